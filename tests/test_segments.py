@@ -1,6 +1,7 @@
 """A flat batch and its padded form hold the same tokens."""
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Annotated
 
 import numpy as np
@@ -41,11 +42,7 @@ def test_segments_say_where_each_sequence_lies(lengths):
 
 def test_each_token_knows_its_sequence_its_position_and_its_slot(lengths):
     segments = Segments.of(lengths)
-    places = [
-        (sequence, position)
-        for sequence, length in enumerate(lengths)
-        for position in range(length)
-    ]
+    places = [(number, place) for number, size in enumerate(lengths) for place in range(size)]
     assert segments.sequence.tolist() == [sequence for sequence, _ in places]
     assert segments.positions.tolist() == [position for _, position in places]
     assert segments.slots.tolist() == [i * segments.longest + position for i, position in places]
@@ -85,20 +82,14 @@ def test_twice_is_the_same_sequences_once_more(lengths):
     found, expected = Segments.of(lengths).twice(), Segments.of([*lengths, *lengths])
     for name in ("lengths", "offsets", "sequence", "positions"):
         assert torch.equal(getattr(found, name), getattr(expected, name))
-    assert (found.longest, found.total, found.equal) == (
-        expected.longest,
-        expected.total,
-        expected.equal,
-    )
+    for name in ("longest", "total", "equal"):
+        assert getattr(found, name) == getattr(expected, name)
 
 
 def test_runs_say_what_each_token_sees(lengths):
     segments = Segments.of(lengths)
-    places = [
-        (sum(lengths[:i]), sum(lengths[: i + 1]))
-        for i, length in enumerate(lengths)
-        for _ in range(length)
-    ]
+    ends = [*accumulate(lengths, initial=0)]
+    places = [place for place in pairwise(ends) for _ in range(place[1] - place[0])]
     assert segments.runs.T.tolist() == [list(place) for place in places]
     assert segments.past.T.tolist() == [[first, n + 1] for n, (first, _) in enumerate(places)]
     assert segments.future.T.tolist() == [[n, last] for n, (_, last) in enumerate(places)]
@@ -115,26 +106,18 @@ def test_runs_of_the_sequence_of_the_same_number():
 def test_filler_brings_every_batch_to_one_shape(lengths):
     shape = Shape(128, 70, 128)
     segments = Segments.filled(lengths, shape)
-    assert (segments.total, len(segments), segments.longest, segments.equal) == (
-        128,
-        70,
-        128,
-        False,
-    )
+    assert (segments.total, len(segments), segments.longest) == (128, 70, 128)
+    assert not segments.equal
     assert segments.lengths[: len(lengths)].tolist() == lengths
     assert segments.lengths[len(lengths) :].max() <= FILLER
     assert segments.offsets.tolist() == [0, *segments.lengths.cumsum(0).tolist()]
-
-
-def test_a_filled_batch_is_never_taken_for_one_of_equal_lengths():
     assert not Segments.filled([64, 64], Shape(128, 2, 64)).equal
 
 
 @pytest.mark.parametrize("lengths", [[129], [101], [65, 64], [1] * 69, [1] * 71], ids=sum)
 def test_what_does_not_fit_is_refused(lengths):
-    with pytest.raises(
-        ValueError, match=rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"
-    ):
+    message = rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"
+    with pytest.raises(ValueError, match=message):
         Segments.filled(lengths, Shape(128, 70, 100))
 
 
@@ -150,23 +133,12 @@ def test_a_shape_holds_the_filler_sequences():
     assert Shape.around(0, 0, 0) == Shape(0, 0, 0)
 
 
-def test_remembered_properties_are_computed_once():
-    segments = Segments.of([2, 1])
-    assert segments.positions is segments.positions
-
-
-def test_what_was_remembered_in_inference_mode_can_be_trained_on():
-    segments = Segments.of([2, 3])
+def test_what_was_remembered_in_inference_mode_is_kept_and_can_be_trained_on():
+    segments, names = Segments.of([2, 3]), ("positions", "slots", "mask", "runs", "past", "future")
     with torch.inference_mode():
-        held = [
-            segments.positions,
-            segments.slots,
-            segments.mask,
-            segments.runs,
-            segments.past,
-            segments.future,
-        ]
+        held = [getattr(segments, name) for name in names]
     assert not any(x.is_inference() for x in held)
+    assert segments.positions is held[0]
     flat = torch.rand(5, 4, requires_grad=True)
     pad(flat, segments).sum().backward()
     assert torch.equal(flat.grad, torch.ones(5, 4))
@@ -185,10 +157,8 @@ def test_the_rows_of_a_search_tell_their_sources(kept, sources):
 @pytest.mark.parametrize(
     "lengths, expected",
     [
-        ([3, 9, 16], (256, 48, 16)),
-        ([17, 10], (256, 24, 32)),
-        ([90, 33], (256, 8, 100)),
-        ([100], (256, 8, 100)),
+        *[([3, 9, 16], (256, 48, 16)), ([17, 10], (256, 24, 32))],
+        *[([90, 33], (256, 8, 100)), ([100], (256, 8, 100))],
     ],
 )
 def test_batches_of_similar_lengths_share_a_shape_that_holds_them(lengths, expected):
@@ -274,13 +244,7 @@ def test_filler_has_the_declared_value_and_does_not_count():
     assert filled.counted.tolist() == [1.0] * 3 + [0.0] * 2
     assert (filled.sizes, filled.tokens, filled.counts) == (batch.sizes, 4, batch.counts)
     assert filled.name == "tagged"
-
-
-def test_what_a_batch_has_not_is_not_filled_up():
     assert tagged().filled(tokens=Shape(6, 4, 4, 2), tags=5, pairs=4).pairs is None
-
-
-def test_a_batch_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="2 sequences of 4 tokens, 3 the longest, do not fit into"):
         tagged().filled(tokens=Shape(3, 9, 8), tags=5)
 

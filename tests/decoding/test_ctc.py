@@ -49,14 +49,10 @@ def expected(outputs, row, logits, weight):
     values = []
     for token in range(SIZE):
         whole = outputs.get(row, 0.0) if token == END else begins(outputs, (*row, token))
-        gained = (
-            log(whole) - log(begins(outputs, row))
-            if token != BLANK and whole > 1e-12
-            else -math.inf
-        )
-        values.append(
-            normaliser + (1 - weight) * (float(logits[token]) - normaliser) + weight * gained
-        )
+        possible = token != BLANK and whole > 1e-12
+        gained = log(whole) - log(begins(outputs, row)) if possible else -math.inf
+        decoder = float(logits[token]) - normaliser
+        values.append(normaliser + (1 - weight) * decoder + weight * gained)
     return torch.tensor(values)
 
 
@@ -77,15 +73,12 @@ def test_the_scores_are_those_of_all_alignments(frames, weight):
         logits = torch.randn(len(rows), SIZE)
         found = scorer(logits.clone(), history)
         for owner, row, one, given in zip(owners, rows, found, logits, strict=True):
-            torch.testing.assert_close(
-                one, expected(outputs[owner], row, given, weight), atol=1e-4, rtol=1e-4
-            )
+            right = expected(outputs[owner], row, given, weight)
+            torch.testing.assert_close(one, right, atol=1e-4, rtol=1e-4)
         order = torch.tensor(chosen)
         scorer.select(order)
-        owners, rows = (
-            [owners[i] for i in chosen],
-            [(*rows[i], n) for i, n in zip(chosen, newest, strict=True)],
-        )
+        owners = [owners[i] for i in chosen]
+        rows = [(*rows[i], n) for i, n in zip(chosen, newest, strict=True)]
         history = torch.cat((history[order], torch.tensor(newest)[:, None]), 1)
 
 
@@ -117,9 +110,8 @@ def test_a_long_output_is_worth_what_the_loss_says(sharpness):
 
 
 def test_a_token_that_cannot_be_in_one_frame_may_be_in_the_next():
-    frames = torch.zeros(6, SIZE).index_put(
-        (torch.tensor([2]), torch.tensor([3])), torch.tensor(-math.inf)
-    )
+    frames = torch.zeros(6, SIZE)
+    frames[2, 3] = -math.inf
     frames, segments, row = frames.log_softmax(-1), Segments.of([6]), torch.tensor([[1, 3]])
     scorer = CTCPrefix(frames, segments, 1, BLANK, END, 0.5)
     for length in (1, 2):
@@ -131,10 +123,8 @@ def test_a_token_that_cannot_be_in_one_frame_may_be_in_the_next():
 def test_narrow_frames_are_scored_in_single_precision(frames):
     narrow, segments = frames[0].bfloat16(), frames[1]
     history, logits = torch.full((2, 1), BLANK), torch.zeros(2, SIZE)
-    found, expected = (
-        CTCPrefix(x, segments, 1, BLANK, END, 0.5)(logits, history)
-        for x in (narrow, narrow.float())
-    )
+    rest = segments, 1, BLANK, END, 0.5
+    found, expected = (CTCPrefix(x, *rest)(logits, history) for x in (narrow, narrow.float()))
     assert torch.equal(found, expected)
 
 
@@ -178,10 +168,8 @@ def test_a_search_finds_the_likeliest_output(frames):
         outputs = {row: p for row, p in outputs_of(part).items() if END not in row}
         best = max(outputs, key=lambda row: outputs[row])
         assert tuple(hypotheses[0].tokens) == best
-        length = (len(best) + 1) * 0.001 * math.log(SIZE)
-        assert hypotheses[0].score == pytest.approx(
-            0.999 * math.log(outputs[best]) - length, abs=1e-4
-        )
+        score = 0.999 * math.log(outputs[best]) - (len(best) + 1) * 0.001 * math.log(SIZE)
+        assert hypotheses[0].score == pytest.approx(score, abs=1e-4)
 
 
 @pytest.mark.parametrize("weight", [-0.1, 0.0, 1.0])
@@ -192,9 +180,8 @@ def test_an_impossible_weight_is_refused(frames, weight):
 
 def test_the_best_path_collapses_the_likeliest_alignment(frames):
     log_probabilities, segments = frames
-    expected = [
-        list(collapsed(part.argmax(-1).tolist())) for part in log_probabilities.split(TIMES)
-    ]
+    paths = log_probabilities.argmax(-1).split(TIMES)
+    expected = [[*collapsed(path.tolist())] for path in paths]
     assert best_path(log_probabilities, segments, BLANK) == expected
     written = torch.nn.functional.one_hot(torch.tensor([3, 3, 1, 3, 0, 1, 1, 4])).float()
     assert best_path(written, Segments.of([5, 0, 3]), BLANK) == [[3, 3, 0], [], [4]]

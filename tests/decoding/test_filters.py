@@ -61,11 +61,8 @@ def test_outputs_begin_with_their_prefix_and_its_score_is_the_models(model, beam
 
 def test_what_a_filter_knows_follows_the_rows(model):
     _, prefixes, found = begun(model, 1, 0.0, Forgetful)
-    assert any(
-        h.tokens[: len(p)] != p
-        for p, hypotheses in zip(prefixes, found, strict=True)
-        for h in hypotheses
-    )
+    pairs = zip(prefixes, found, strict=True)
+    assert any(h.tokens[: len(p)] != p for p, hypotheses in pairs for h in hypotheses)
 
 
 def test_no_prefix_changes_nothing(model):
@@ -86,23 +83,15 @@ def test_no_output_holds_a_run_twice(model, size, beam, temperature):
             strategy = Sampling(beam, [limit] * 4, BEGIN, END, [[i] for i in range(4)])
         fixed = FixedLength(END, [limit] * 4 * beam)
         for h in chain.from_iterable(search(model, memory, segments, strategy, [fixed, *filters])):
-            runs = [
-                tuple(h.tokens[place : place + size]) for place in range(len(h.tokens) - size + 1)
-            ]
+            runs = [*zip(*(h.tokens[start:] for start in range(size)))]
             loops += not filters and len(runs) > len(set(runs))
             assert not filters or len(runs) == len(set(runs))
     assert loops, "without it there are some"
 
 
 def test_a_run_may_not_come_again_but_everything_else_may():
-    history = torch.tensor(
-        [
-            [BEGIN, 3, 4, 5, 3, 4],
-            [BEGIN, 3, 3, 3, 4, 5],
-            [BEGIN, 4, 3, 4, 3, 4],
-            [BEGIN, 9, 9, 9, 9, 9],
-        ]
-    )
+    outputs = [[3, 4, 5, 3, 4], [3, 3, 3, 4, 5], [4, 3, 4, 3, 4], [9, 9, 9, 9, 9]]
+    history = torch.tensor([[BEGIN, *tokens] for tokens in outputs])
     left = NoRepeat(3)(torch.zeros(4, 10), history)
     assert [row.isinf().nonzero().flatten().tolist() for row in left] == [[5], [], [3], [9]]
     assert not NoRepeat(3)(torch.zeros(4, 10), history[:, :3]).any()
@@ -111,13 +100,14 @@ def test_a_run_may_not_come_again_but_everything_else_may():
 def test_a_run_comes_again_where_another_filter_allows_nothing_else(model):
     memory, segments = encode(model)
     wanted = [[3, 4, 3, 4, 3, 4], [], [], []]
-    kept = [Prefix([prefix for prefix in wanted for _ in range(2)]), NoRepeat(2)]
-    found = search(model, memory, segments, Beam(2, [9] * 4, BEGIN, END, 0.0, "cpu"), kept)
+    prefix = Prefix([prefix for prefix in wanted for _ in range(2)])
+    found, alone = (
+        find(model, memory, segments, 2, [9] * 4, filters=filters)
+        for filters in ([prefix, NoRepeat(2)], [NoRepeat(2)])
+    )
     assert found[0][0].tokens[:6] == wanted[0]
-    alone = search(model, memory, segments, Beam(2, [9] * 4, BEGIN, END, 0.0, "cpu"), [NoRepeat(2)])
-    assert [[h.tokens for h in each] for each in found[1:]] == [
-        [h.tokens for h in each] for each in alone[1:]
-    ]
+    for one, other in zip(found[1:], alone[1:], strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -137,10 +127,9 @@ def test_an_output_of_fixed_length_fills_its_limit_and_its_score_is_that_of_its_
         for h in hypotheses:
             assert len(h.tokens) == limit - 1
             assert END not in h.tokens
-            inputs, target = torch.tensor([BEGIN, *h.tokens[:-1]]), torch.tensor(h.tokens)
+            inputs, own = torch.tensor([BEGIN, *h.tokens[:-1]]), Segments.of([limit - 1])
             with torch.no_grad():
-                hidden = model.decode(
-                    inputs, Segments.of([limit - 1]), part, Segments.of([len(part)])
-                )
-            expected = model.logits(hidden).log_softmax(-1).gather(1, target[:, None]).sum().item()
+                hidden = model.decode(inputs, own, part, Segments.of([len(part)]))
+            likely = model.logits(hidden).log_softmax(-1)
+            expected = likely[range(limit - 1), h.tokens].sum().item()
             assert h.score == pytest.approx(expected, abs=1e-4)

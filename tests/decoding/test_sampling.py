@@ -60,10 +60,8 @@ def test_what_cannot_come_never_comes_whatever_the_draw(uniform, cut):
 def test_of_many_tokens_the_likeliest_are_drawn_from(sharpness, cut):
     """More tokens than are looked at first; in flat rows these hold too little mass."""
     random = torch.Generator().manual_seed(1)
-    logits, uniform = (
-        sharpness * torch.randn(50, 3 * FIRST, generator=random),
-        torch.rand(50, generator=random),
-    )
+    logits = sharpness * torch.randn(50, 3 * FIRST, generator=random)
+    uniform = torch.rand(50, generator=random)
     for row, number, token in zip(logits, uniform, draw(logits, uniform, **cut), strict=True):
         shares = row.double().softmax(-1)
         order = shares.argsort(descending=True)[: cut.get("top_k")]
@@ -108,12 +106,8 @@ def encoded():
     model, lengths = tiny(seed=3), [4, 2, 5]
     tokens, segments = tokens_of(lengths)
     with torch.no_grad():
-        return (
-            model,
-            model.encode(tokens, segments),
-            segments,
-            [x.tolist() for x in tokens.split(lengths)],
-        )
+        memory = model.encode(tokens, segments)
+    return model, memory, segments, [x.tolist() for x in tokens.split(lengths)]
 
 
 def test_temperature_sharpens_and_flattens(encoded):
@@ -124,12 +118,8 @@ def test_temperature_sharpens_and_flattens(encoded):
     assert all(len({tuple(h.tokens) for h in hypotheses}) > 10 for hypotheses in several)
     for best, hypotheses in zip(cold, sample(model, memory, segments, sources, [8] * 3, top_k=1)):
         assert hypotheses[0].tokens == best[0].tokens
-
-
-def test_the_hottest_temperature_leaves_all_that_may_come_alike(encoded):
-    model, memory, segments, sources = encoded
-    found = sample(model, memory, segments, sources, [2] * 3, samples=40, temperature=1e300)
-    assert all(len({tuple(h.tokens) for h in hypotheses}) > 5 for hypotheses in found)
+    hottest = sample(model, memory, segments, sources, [2] * 3, samples=40, temperature=1e300)
+    assert all(len({tuple(h.tokens) for h in hypotheses}) > 5 for hypotheses in hottest)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -138,9 +128,8 @@ def test_first_tokens_come_as_often_as_the_model_says(encoded, temperature):
     with torch.no_grad():
         logits, _ = model.step(torch.full((3,), BEGIN), model.start(memory, segments, 1))
     count = 2000
-    found = sample(
-        model, memory, segments, sources, [2] * 3, samples=count, temperature=temperature
-    )
+    options = {"samples": count, "temperature": temperature}
+    found = sample(model, memory, segments, sources, [2] * 3, **options)
     for hypotheses, expected in zip(found, (logits / temperature).softmax(-1)):
         first = torch.tensor([h.tokens[0] if h.tokens else END for h in hypotheses])
         frequencies = torch.bincount(first, minlength=len(expected)) / count

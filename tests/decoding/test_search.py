@@ -61,16 +61,13 @@ def plain_beam_search(model, memory, beam, limit, alpha):
             for score, tokens, token in candidates[:beam]
             if token == END
         ]
-        live = [(score, [*tokens, token]) for score, tokens, token in candidates if token != END][
-            :beam
-        ]
+        live = [(score, [*tokens, token]) for score, tokens, token in candidates if token != END]
+        live = live[:beam]
         likeliest = max((score for *_, score in finished), default=-math.inf)
         if not live or (len(finished) >= beam and likeliest >= live[0][0]):
             break
-    return [
-        (rank, tokens)
-        for rank, tokens, _ in sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam]
-    ]
+    best = sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam]
+    return [(rank, tokens) for rank, tokens, _ in best]
 
 
 @torch.no_grad()
@@ -91,12 +88,9 @@ def test_a_beam_of_one_is_greedy(model):
     memory, segments = encode(model, [5, 2, 7, 3, 1, 4], seed=5)
     limits = [3, 12, 9, 12, 1, 12]
     found = find(model, memory, segments, 1, limits)
-    expected = [
-        greedy(model, part, n) for part, n in zip(memory.split(segments.lengths.tolist()), limits)
-    ]
-    assert [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found] == [
-        [e] for e in expected
-    ]
+    parts = memory.split(segments.lengths.tolist())
+    expected = [greedy(model, part, limit) for part, limit in zip(parts, limits)]
+    assert [each.tokens for [each] in found] == expected
     assert len({len(tokens) for tokens in expected}) > 2  # they ended at different times
 
 
@@ -104,9 +98,8 @@ def test_a_beam_of_one_is_greedy(model):
 @pytest.mark.parametrize("beam", [1, 2, 4, 8])
 def test_scores_are_those_of_forced_decoding_and_sorted_after_the_penalty(model, beam, alpha):
     memory, segments = encode(model)
-    for part, hypotheses in zip(
-        memory.split(SOURCES), find(model, memory, segments, beam, [10] * 4, alpha)
-    ):
+    found = find(model, memory, segments, beam, [10] * 4, alpha)
+    for part, hypotheses in zip(memory.split(SOURCES), found):
         assert 1 <= len(hypotheses) <= beam
         assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses)
         for h in hypotheses:
@@ -120,19 +113,15 @@ def test_scores_are_those_of_forced_decoding_and_sorted_after_the_penalty(model,
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", [3, 4])
 def test_search_is_beam_search_as_it_is_written_down(seed, beam, alpha):
-    model, lengths, limits = (
-        tiny(seed=seed, source_size=6, target_size=6),
-        [5, 2, 7, 3, 1, 6],
-        [9, 3, 1, 12, 12, 6],
-    )
+    model = tiny(seed=seed, source_size=6, target_size=6)
+    lengths, limits = [5, 2, 7, 3, 1, 6], [9, 3, 1, 12, 12, 6]
     memory, segments = encode(model, lengths)
     found = find(model, memory, segments, beam, limits, alpha)
     for part, limit, hypotheses in zip(memory.split(lengths), limits, found):
         expected = plain_beam_search(model, part, beam, limit, alpha)
-        assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
-        assert [h.rank for h in hypotheses] == pytest.approx(
-            [rank for rank, _ in expected], abs=1e-4
-        )
+        ranks, outputs = zip(*expected)
+        assert [h.tokens for h in hypotheses] == [*outputs]
+        assert [h.rank for h in hypotheses] == pytest.approx([*ranks], abs=1e-4)
 
 
 class Sure:
@@ -194,10 +183,9 @@ def test_a_source_is_given_the_same_hypotheses_alone_and_in_any_batch(model, bea
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-4)
     backwards = [*range(len(lengths))][::-1]
     turned = torch.cat([parts[i] for i in backwards]), Segments.of(lengths[::-1])
-    found = find(model, *turned, beam, limits[::-1])
-    assert [[h.tokens for h in hs] for hs in found[::-1]] == [
-        [h.tokens for h in hs] for hs in together
-    ]
+    found = find(model, *turned, beam, limits[::-1])[::-1]
+    for one, other in zip(found, together, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -214,12 +202,8 @@ def test_no_output_passes_its_limit_and_there_it_ends(model, beam):
 def test_a_wider_beam_than_the_vocabulary_is_no_error(model):
     memory, segments = encode(model)
     found = find(model, memory, segments, 3 * SIZE, [2] * 4)
-    assert [len(hypotheses) for hypotheses in found] == [
-        SIZE
-    ] * 4  # the end at once, or any other token before it
-
-
-def test_nothing_to_search_gives_nothing(model):
+    # the end at once, or any other token before it
+    assert [len(hypotheses) for hypotheses in found] == [SIZE] * 4
     assert find(model, torch.empty(0, 16), Segments.of([]), 2, []) == []
 
 

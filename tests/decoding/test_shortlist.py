@@ -2,6 +2,7 @@
 would."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -30,16 +31,11 @@ def test_it_holds_the_most_frequent_of_each_token_and_of_all():
     assert made.offsets.tolist() == [0, 0, 0, 0, 2, 3, 5, 5, 5, 5, 5]
     assert made.tokens.tolist() == [9, 7, 9, 6, 7]
     assert made.common.tolist() == [0, 1, 2, 9]
-
-
-def test_candidates_are_those_of_all_sources_in_order_and_known_of_each():
     tokens, allowed = shortlist().candidates([[5], [3, 4]])
     assert tokens.tolist() == [0, 1, 2, 6, 7, 9]
     assert [tokens[row].tolist() for row in allowed] == [[0, 1, 2, 6, 7, 9], [0, 1, 2, 7, 9]]
     assert shortlist().candidates([[6], []])[0].tolist() == [0, 1, 2, 9]
-
-
-def test_nothing_aligned_leaves_what_is_always_there():
+    # nothing aligned leaves what is always there
     nothing = torch.zeros(0, dtype=torch.int64)
     made = Shortlist.of(nothing, nothing, 4, always=[2, 1], most=5, common=3)
     assert made.candidates([[3]])[0].tolist() == [0, 1, 2]
@@ -61,6 +57,12 @@ def test_it_fits_vocabularies_whose_tokens_it_names():
         assert not odd.fits(10, 10, {0})
 
 
+def limited(model, tokens, sources):
+    """A model that may write only these tokens."""
+    every = torch.ones(len(sources), len(tokens), dtype=torch.bool)
+    return Narrowed(narrowed(model, tokens), tokens, every)
+
+
 @pytest.mark.parametrize("kept", ["numbers", "packed", "integers"])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_all_tokens_on_the_list_change_nothing(kept, beam):
@@ -78,11 +80,7 @@ def test_all_tokens_on_the_list_change_nothing(kept, beam):
 
     def narrow(sources):
         seen.append(list(sources))
-        return Narrowed(
-            narrowed(model, everything),
-            everything,
-            torch.ones(len(sources), len(everything)).bool(),
-        )
+        return limited(model, everything, sources)
 
     found = engine.generate(model, SOURCES, limits, config, BEGIN, END, [0], None, narrow)
     for one, two in zip(found, expected, strict=True):
@@ -94,22 +92,13 @@ def test_all_tokens_on_the_list_change_nothing(kept, beam):
 @torch.inference_mode()
 def test_only_the_tokens_of_the_list_are_scored_and_written():
     model, tokens = tiny(), torch.tensor([0, BEGIN, END, 5, 8])
-
-    def narrow(sources):
-        return Narrowed(
-            narrowed(model, tokens), tokens, torch.ones(len(sources), len(tokens)).bool()
-        )
-
-    found = engine.generate(
-        model, SOURCES, [8] * 3, DecodingConfig(beam=2), BEGIN, END, [0, BEGIN], None, narrow
-    )
+    narrow, config = partial(limited, model, tokens), DecodingConfig(beam=2)
+    search = SOURCES, [8] * 3, config, BEGIN, END, [0, BEGIN], None, narrow
+    found = engine.generate(model, *search)
     assert {token for hypotheses in found for h in hypotheses for token in h.tokens} <= {5, 8}
-    whole, _ = model.step(
-        torch.tensor([8]), model.start(*encode(model, SOURCES[:1], torch.device("cpu")), 1)
-    )
-    few = Narrowed(narrowed(model, tokens), tokens, torch.ones(1, len(tokens), dtype=torch.bool))
-    state = few.start(*encode(model, SOURCES[:1], torch.device("cpu")), 1)
-    part, _ = few.step(torch.tensor([few.number(8)]), state)
+    memory, few = encode(model, SOURCES[:1], torch.device("cpu")), narrow(SOURCES[:1])
+    whole, _ = model.step(torch.tensor([8]), model.start(*memory, 1))
+    part, _ = few.step(torch.tensor([few.number(8)]), few.start(*memory, 1))
     torch.testing.assert_close(part, whole[:, tokens])
 
 

@@ -64,12 +64,16 @@ def find(model, bounds, strategy, beam=4, constrained=True):
         chooser = Sampling(beam, limits, BEGIN, END, sources, seed=1, device="cpu")
     else:
         chooser = Beam(beam, limits, BEGIN, END, 1.0, "cpu")
-    filters = (
-        [WellFormedTrees(VOCABULARY, END, [bound for bound in bounds for _ in range(beam)])]
-        if constrained
-        else []
-    )
+    trees = WellFormedTrees(VOCABULARY, END, [bound for bound in bounds for _ in range(beam)])
+    filters = [trees] if constrained else []
     return search(model, torch.zeros(1, 1), Segments.of([1]), chooser, filters)
+
+
+def every_tree(words, limit):
+    """All trees of fewer tokens."""
+    pieces = range(3, len(VOCABULARY) - 1)
+    every = [tokens for length in range(limit) for tokens in product(pieces, repeat=length)]
+    return [tokens for tokens in every if is_tree(tokens, words)]
 
 
 def random_bounds(draw, count):
@@ -98,9 +102,7 @@ def test_whatever_the_model_says_outputs_are_trees_over_the_words(strategy, favo
 def test_without_the_filter_they_are_not(strategy):
     bounds = random_bounds(random.Random(1), 25)
     outputs = zip(bounds, find(Noise(1), bounds, strategy, constrained=False))
-    trees = [
-        is_tree(found.tokens, words) for (words, _), hypotheses in outputs for found in hypotheses
-    ]
+    trees = [is_tree(found.tokens, words) for (words, _), some in outputs for found in some]
     assert len(trees) >= 25
     assert sum(trees) < 3
 
@@ -120,9 +122,7 @@ def test_every_tree_within_the_limit_can_be_found(words, limit):
         for token in allowed(VOCABULARY, tokens, words, limit):
             yield from [tokens] if token == END else outputs((*tokens, token))
 
-    pieces = range(3, len(VOCABULARY) - 1)
-    every = [tokens for length in range(limit) for tokens in product(pieces, repeat=length)]
-    expected = [tokens for tokens in every if is_tree(tokens, words)]
+    expected = every_tree(words, limit)
     assert sorted(outputs(())) == sorted(expected)
     assert len(expected) >= 4
 
@@ -134,29 +134,18 @@ def test_a_wide_beam_finds_the_likeliest_tree():
 
     bias = torch.randn(len(VOCABULARY), generator=torch.Generator().manual_seed(5))
     steps = bias.log_softmax(-1)
-    pieces = range(3, len(VOCABULARY) - 1)
-    trees = [
-        tokens
-        for length in range(7)
-        for tokens in product(pieces, repeat=length)
-        if is_tree(tokens, 2)
-    ]
+    trees = every_tree(2, 7)
     [found] = find(Fixed(1, bias), [(2, 7)], "beam", beam=100)
     scores = {tokens: float(steps[[*tokens, END]].sum()) for tokens in trees}
-    assert found[0].tokens in [
-        list(tokens) for tokens, score in scores.items() if score > max(scores.values()) - 1e-5
-    ]
+    assert scores[tuple(found[0].tokens)] == pytest.approx(max(scores.values()), abs=1e-5)
     assert sorted(h.score for h in found) == pytest.approx(sorted(scores.values()), abs=1e-4)
 
 
 def test_only_so_many_constituents_open_in_a_row():
-    opening = VOCABULARY.index("▁(S")
+    opening, word, stop = map(VOCABULARY.index, ("▁(S", "▁XX", "▁."))
     assert opening in allowed(VOCABULARY, [opening] * (MOST_OPENS - 1), 2, 100)
-    assert allowed(VOCABULARY, [opening] * MOST_OPENS, 2, 100) == [
-        VOCABULARY.index("▁XX"),
-        VOCABULARY.index("▁."),
-    ]
-    later = [*[opening] * MOST_OPENS, VOCABULARY.index("▁XX")]
+    assert allowed(VOCABULARY, [opening] * MOST_OPENS, 2, 100) == [word, stop]
+    later = [*[opening] * MOST_OPENS, word]
     assert opening in allowed(VOCABULARY, later, 2, 100)
 
 
@@ -167,6 +156,7 @@ def test_pieces_without_a_blank_and_parentheses_that_are_words():
     assert allowed(vocabulary, [3, 5], 2, 10) == [3, 5, 6, 7]
     assert allowed(vocabulary, [3, 5, 6], 2, 10) == [4]
     assert allowed(vocabulary, [3, 5, 6, 4], 2, 10) == [END]
+    assert allowed(["<unk>", "<s>", "</s>", "▁a"], [], 2, 10) == [END], "without constituents"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -177,7 +167,3 @@ def test_an_output_too_short_for_a_tree_is_cut(strategy, limit):
         assert len(pieces) == limit - 1
         assert all(piece in ("▁(S", "▁(NP") for piece in pieces[:1])
         assert all(piece in ("▁XX", "▁.") for piece in pieces[1:])
-
-
-def test_a_vocabulary_without_constituents_gives_nothing():
-    assert allowed(["<unk>", "<s>", "</s>", "▁a"], [], 2, 10) == [END]

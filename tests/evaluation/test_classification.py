@@ -21,19 +21,15 @@ PREDICTIONS = ["a", "a", "b", "b", "c", "c"]
 def test_accuracy_confusion_and_what_was_right():
     found = label_scores(PREDICTIONS, ANSWERS)
     assert found.scores["accuracy"] == pytest.approx(100 * 4 / 6)
-    assert found.details["confusion"] == {
-        "a": {"a": 2, "b": 1},
-        "b": {"b": 1, "c": 1},
-        "c": {"c": 1},
-    }
+    confusion = {"a": {"a": 2, "b": 1}, "b": {"b": 1, "c": 1}, "c": {"c": 1}}
+    assert found.details["confusion"] == confusion
     assert found.right == [True, True, False, True, False, True]
     assert found.details["accuracy"]["interval"] == wilson_interval(4, 6)
 
 
 def test_labels_come_in_order_however_many_there_are():
-    found = label_scores(
-        [str(i % 7) for i in range(500)], [str(i % 11) for i in range(500)]
-    ).details["confusion"]
+    predictions, answers = ([str(i % count) for i in range(500)] for count in (7, 11))
+    found = label_scores(predictions, answers).details["confusion"]
     assert [*found] == sorted(map(str, range(11)))
     assert all([*row] == sorted(row) for row in found.values())
     assert sum(sum(row.values()) for row in found.values()) == 500
@@ -52,9 +48,8 @@ def test_macro_f1_is_the_mean_of_each_label_s_own():
 def test_wilson_s_interval_ends_where_the_share_is_just_a_95_percent_chance(right, count):
     for end in wilson_interval(right, count):
         p = end / 100
-        assert abs(right / count - p) == pytest.approx(
-            1.959964 * (p * (1 - p) / count) ** 0.5, rel=1e-5
-        )
+        deviation = (p * (1 - p) / count) ** 0.5
+        assert abs(right / count - p) == pytest.approx(1.959964 * deviation, rel=1e-5)
 
 
 def test_wilson_s_interval_stays_within_nothing_and_everything():
@@ -82,9 +77,8 @@ def test_mcnemar_is_the_binomial_s_two_tails(better, worse):
 
 
 def test_mcnemar_of_many_does_not_overflow():
-    assert mcnemar([True] * 5100 + [False] * 4900, [False] * 5100 + [True] * 4900) == pytest.approx(
-        0.0466, abs=1e-4
-    )
+    many = [True] * 5100 + [False] * 4900
+    assert mcnemar(many, [not each for each in many]) == pytest.approx(0.0466, abs=1e-4)
 
 
 def test_spans_are_compared_by_their_words():
@@ -98,9 +92,8 @@ def test_spans_are_compared_by_their_words():
 
 
 def test_articles_do_not_count():
-    found = span_scores(
-        ["an apple", "The apple", "a apple", "apple an", "ant"], ["apple"] * 4 + ["t"]
-    )
+    predictions = ["an apple", "The apple", "a apple", "apple an", "ant"]
+    found = span_scores(predictions, ["apple"] * 4 + ["t"])
     assert found.right == [True, True, True, True, False]
 
 

@@ -15,10 +15,8 @@ CLASSES = ["cat", "dog", "ship"]
 
 
 def found(boxes, labels, scores=None):
-    scores = np.ones(len(labels)) if scores is None else scores
-    return Objects(
-        np.array(boxes, float).reshape(-1, 4), np.array(labels, int), np.array(scores, float)
-    )
+    scores = np.ones(len(labels)) if scores is None else np.array(scores, float)
+    return Objects(np.array(boxes, float).reshape(-1, 4), np.array(labels, int), scores)
 
 
 def pictures(seed, count=12, classes=3, most=6, steps=5):
@@ -44,39 +42,21 @@ def pictures(seed, count=12, classes=3, most=6, steps=5):
 
 def pycocotools(detected, there, classes):
     """AP, AP50 and the AP of each class."""
-    annotations, results = [], []
-    for picture, (ours, truth) in enumerate(zip(detected, there)):
-        for x0, y0, x1, y1, label in np.column_stack((truth.boxes, truth.labels)).tolist():
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": picture,
-                    "category_id": int(label),
-                    "iscrowd": 0,
-                    "bbox": [x0, y0, x1 - x0, y1 - y0],
-                    "area": (x1 - x0) * (y1 - y0),
-                }
-            )
-        for (x0, y0, x1, y1), label, score in zip(
-            ours.boxes.tolist(), ours.labels.tolist(), ours.scores.tolist()
-        ):
-            results.append(
-                {
-                    "image_id": picture,
-                    "category_id": label,
-                    "bbox": [x0, y0, x1 - x0, y1 - y0],
-                    "score": score,
-                }
-            )
+
+    def records(pictures):
+        for number, each in enumerate(pictures):
+            rows = zip(each.boxes.tolist(), each.labels.tolist(), each.scores.tolist())
+            for (x0, y0, x1, y1), label, score in rows:
+                box = {"bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0)}
+                yield {"image_id": number, "category_id": label, "score": score, **box}
+
+    truths = [{"id": n, "iscrowd": 0, **each} for n, each in enumerate(records(there), 1)]
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
-        truth.dataset = {
-            "images": [{"id": i} for i in range(len(there))],
-            "annotations": annotations,
-            "categories": [{"id": i} for i in range(classes)],
-        }
+        truth.dataset = {"images": [{"id": i} for i in range(len(there))], "annotations": truths}
+        truth.dataset["categories"] = [{"id": i} for i in range(classes)]
         truth.createIndex()
-        run = COCOeval(truth, truth.loadRes(results), "bbox")
+        run = COCOeval(truth, truth.loadRes([*records(detected)]), "bbox")
         run.evaluate()
         run.accumulate()
         run.summarize()
@@ -85,12 +65,17 @@ def pycocotools(detected, there, classes):
     return 100 * run.stats[0], 100 * run.stats[1], 100 * precision.mean((0, 1))
 
 
+def compared(detected, there, classes=CLASSES):
+    """The scores, which must be pycocotools', and the AP of each class there."""
+    ours = detection_scores(detected, there, classes)
+    ap, ap50, each = pycocotools(detected, there, len(classes))
+    assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+    return ours, each
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_average_precision_is_pycocotools(seed):
-    detected, there = pictures(seed)
-    ours = detection_scores(detected, there, CLASSES)
-    ap, ap50, each = pycocotools(detected, there, 3)
-    assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+    ours, each = compared(*pictures(seed))
     for label, name in enumerate(CLASSES):
         assert ours.details["classes"][name]["ap"] == pytest.approx(each[label], abs=1e-6)
 
@@ -99,9 +84,7 @@ def test_a_class_that_is_never_there_counts_for_nothing():
     detected, there = pictures(1, classes=2)
     # found where there are none
     detected = [Objects(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected]
-    ours = detection_scores(detected, there, CLASSES)
-    ap, ap50, _ = pycocotools(detected, there, 3)
-    assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+    ours, _ = compared(detected, there)
     assert set(ours.details["classes"]) == {"cat", "dog"}
 
 
@@ -116,26 +99,18 @@ def test_a_class_that_is_never_found_scores_nothing():
 def test_only_the_best_hundred_of_a_picture_and_class_count():
     detected, there = pictures(3, count=3, classes=1, most=150, steps=1000)
     assert max(len(picture.labels) for picture in detected) > 200
-    ap, ap50, _ = pycocotools(detected, there, 1)
-    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx(
-        {"ap": ap, "ap50": ap50}, abs=1e-6
-    )
+    compared(detected, there, ["cat"])
 
 
 def test_what_is_there_found_again_scores_all():
     _, there = pictures(1)
-    assert detection_scores(there, there, CLASSES).scores == pytest.approx(
-        {"ap": 100.0, "ap50": 100.0}
-    )
+    scores = detection_scores(there, there, CLASSES).scores
+    assert scores == pytest.approx({"ap": 100.0, "ap50": 100.0})
 
 
 def test_of_objects_it_overlaps_alike_a_detection_takes_the_last():
     there = [found([[0, 0, 10, 10], [2, 0, 12, 10]], [0, 0])]
-    detected = [found([[1, 0, 11, 10], [0, 0, 10, 10]], [0, 0], [0.9, 0.8])]
-    ap, ap50, _ = pycocotools(detected, there, 1)
-    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx(
-        {"ap": ap, "ap50": ap50}, abs=1e-6
-    )
+    compared([found([[1, 0, 11, 10], [0, 0, 10, 10]], [0, 0], [0.9, 0.8])], there, ["cat"])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -143,9 +118,8 @@ def test_a_resample_counts_each_picture_as_often_as_it_holds_it(seed):
     detected, there = pictures(seed, steps=10**9)  # no two scores alike
     counts = np.random.default_rng(seed).integers(0, 3, len(there))
     drawn = detection_scores(detected, there, CLASSES).resampled(counts)
-    again = [
-        [each[i] for i in np.repeat(np.arange(len(there)), counts)] for each in (detected, there)
-    ]
+    numbers = np.repeat(np.arange(len(there)), counts)
+    again = [[each[i] for i in numbers] for each in (detected, there)]
     assert drawn == pytest.approx(detection_scores(*again, CLASSES).scores["ap50"], abs=1e-3)
 
 

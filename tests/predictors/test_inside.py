@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import transduct
 from tests.predictors.test_language_modeling import make as language_model
 from tests.predictors.test_text_classification import make as classifier
 from tests.predictors.test_translation import make
@@ -41,9 +42,8 @@ def unpacked(found):
 
 def test_packed_numbers_keep_four_digits():
     values = torch.randn(3, 4, 5)
-    np.testing.assert_allclose(
-        unpacked(packed(values)), values, atol=float(values.abs().max()) / 65000
-    )
+    least = float(values.abs().max()) / 65000
+    np.testing.assert_allclose(unpacked(packed(values)), values, atol=least)
     assert packed(torch.zeros(0))["shape"] == [0]
     assert unpacked(packed(torch.zeros(2))).tolist() == [0.0, 0.0]
 
@@ -87,9 +87,8 @@ def test_the_next_words_are_the_model_s_at_any_temperature(model):
     for step, logits, written in zip(found["steps"], trace.logits, trace.written, strict=True):
         for at in (0, 9, 19):
             chances = (logits.double() / TEMPERATURES[at]).softmax(-1)
-            powers = np.exp(
-                np.array([*step["logs"], step["rest"][at] * TEMPERATURES[at]]) / TEMPERATURES[at]
-            )
+            logs = np.array(step["logs"]) / TEMPERATURES[at]
+            powers = np.exp(np.array([*logs, step["rest"][at]]))
             np.testing.assert_allclose(powers[:-1] / powers.sum(), chances[step["ids"]], atol=1e-4)
             rest = 1 - float(chances[step["ids"]].sum())
             assert powers[-1] / powers.sum() == pytest.approx(rest, abs=1e-4)
@@ -222,8 +221,6 @@ def test_what_there_is_not_is_refused(model):
 
 
 def test_everything_is_all_views(trained_run):
-    import transduct
-
     model = transduct.load(trained_run)
     found = everything(model, TEXT, trained_run / "model", beam=2)
     maps = [f"attention {each['name']}" for each in found["sentence"]["maps"]]
@@ -232,7 +229,6 @@ def test_everything_is_all_views(trained_run):
     assert found["beam"]["beam"] == 2
     about, weights = settings(trained_run / "model")
     assert found["model"] == counted(about, weights)
-    assert sum(part["parameters"] for part in found["model"]["parts"]) == sum(
-        each.numel() for each in weights.values()
-    )
+    parameters = sum(part["parameters"] for part in found["model"]["parts"])
+    assert parameters == sum(each.numel() for each in weights.values())
     assert [len(column) > 1 for column in found["model"]["columns"]] == [True, True]

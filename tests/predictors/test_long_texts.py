@@ -33,32 +33,23 @@ def test_a_translation_shows_what_matters():
 @pytest.mark.parametrize(
     "kind, text, parts",
     [
-        (
-            "character",
-            "a b c d e f g h i j k l m",
-            ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"],
-        ),  # before a word
-        (
-            "character",
-            "a b. c d e f g h i j k l",
-            ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"],
-        ),  # after a sentence
-        ("character", "abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
-        ("character", "a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
-        ("character", "", []),
-        (
-            "character",
-            "가나다라가나다라마。바사 아자가.나다라마바사",
-            ["▁가나다라가나다라마。", "바사▁아자가.나다라마바사"],
-        ),
-        ("verbatim", "a b. c d e f g h i j k l m", ["a b.", " c d e f g h i j k l m"]),
-        ("byte", "a b. c d e f g h i j k l m", ["aĠb.", "ĠcĠdĠeĠfĠgĠhĠiĠjĠkĠlĠm"]),
+        # before a word, after a sentence, anywhere, not at all
+        ("character", "a b c d e f g h i j k l m", "▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k|▁l▁m"),
+        ("character", "a b. c d e f g h i j k l", "▁a▁b.|▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"),
+        ("character", "abcdefgh" * 3, "▁abcdefghabcdefghabcdef|gh"),
+        ("character", "a b c d e f g h i j k ", "▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"),
+        ("character", "", ""),
+        ("character", "가나다라가나마。바 아자가.나다라마", "▁가나다라가나마。|바▁아자가.나다라마"),
+        ("verbatim", "a b. c d e f g h i j k l m", "a b.| c d e f g h i j k l m"),
+        ("byte", "a b. c d e f g h i j k l m", "aĠb.|ĠcĠdĠeĠfĠgĠhĠiĠjĠkĠlĠm"),
     ],
 )
 def test_where_a_text_is_cut(kind, text, parts):
     tokenizer = trained(kind)
     [ids] = tokenizer.encode([text])
-    assert ["".join(tokenizer.pieces(part)) for part in split(tokenizer, ids, LONGEST)] == parts
+    longest = 16 if text.startswith("가") else LONGEST
+    found = ["".join(tokenizer.pieces(part)) for part in split(tokenizer, ids, longest)]
+    assert "|".join(found) == parts
 
 
 @pytest.mark.parametrize(
@@ -113,10 +104,7 @@ def test_a_text_is_its_sentences(marked):
 @pytest.mark.parametrize(
     "text, parts",
     [
-        (
-            "One.\u200b Two.\ufeff\u200e Three.\u200b ",
-            ["One.\u200b", "Two.\ufeff\u200e", "Three.\u200b"],
-        ),
+        ("One.\u200b Two.\ufeff\u200e Three ", ["One.\u200b", "Two.\ufeff\u200e", "Three"]),
         ("\u200b", []),
         (" \ufeff\n\u2060\u200d\ufe0f", []),
         ("a title\n\n and a line\nanother. one", ["a title", "and a line", "another. one"]),
@@ -143,11 +131,7 @@ def whole(parts, gaps):
 @pytest.mark.parametrize(
     "text, lines, each",
     [
-        (
-            "Ich habe Hunger.\n\nWir gehen nach Hause.\n- Tom schläft.",
-            ["Ich habe Hunger.", "Wir gehen nach Hause.", "Tom schläft."],
-            ["Ich habe Hunger.", "Wir gehen nach Hause.", "Tom schläft."],
-        ),
+        ("Ja, gut.\n\nNa.\n- So.", ["Ja, gut.", "Na.", "So."], ["Ja, gut.", "Na.", "So."]),
         (" ab. B \r\n\t c\r d\u2028e\n", ["ab. B", "c", "d", "e"], ["ab.", "B", "c", "d", "e"]),
         ("  one  ", ["one"], ["one"]),
         ("# A\n> - b\n---\n\n• c\na) d", ["A", "b", "c", "d"], ["A", "b", "c", "d"]),
@@ -170,17 +154,7 @@ def test_what_stands_between_sentences_and_lines_is_kept(text, lines, each):
 
 def test_any_text_is_its_parts_and_what_is_between():
     draw = random.Random(1)
-    bits = [
-        *" \n\r\t\u2028\x85.!?。？؟।…-*>#1.)'»」:",
-        "a",
-        "B",
-        "ab ",
-        "12. ",
-        "- ",
-        "한",
-        "あ",
-        "\r\n",
-    ]
+    bits = [*" \n\r\t\u2028\x85.!?。？؟।…-*>#1.)'»」:aB한あ", "ab ", "12. ", "- ", "\r\n"]
     for _ in range(3000):
         text = "".join(draw.choices(bits, k=draw.randrange(14)))
         for by_sentence in (False, True):
@@ -208,9 +182,8 @@ def test_every_piece_names_the_language_that_the_text_does():
     assert parts == [">>fra<< a b c", ">>fra<< d e f", ">>fra<< g"]
     assert split(tokenizer, ids[:4], 4) == [ids[:4]]
     assert split(tokenizer, ids[:1], 4) == [ids[:1]]
-    assert split(tokenizer, ids[:3], 1) == [[token] for token in ids[:3]], (
-        "of one token none can name it"
-    )
+    # of one token none can name it
+    assert split(tokenizer, ids[:3], 1) == [[token] for token in ids[:3]]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character", "verbatim", "byte"])
@@ -223,9 +196,8 @@ def test_a_language_that_is_named_in_several_tokens_is_named_by_every_piece(kind
     assert len(parts) > 1
     assert all(part[: len(named)] == named and len(part) <= 20 for part in parts)
     assert named + [token for part in parts for token in part[len(named) :]] == ids
-    assert split(tokenizer, ids, 2 * len(named) - 1)[1][: len(named)] != named, (
-        "it would fill more than half"
-    )
+    # it would fill more than half
+    assert split(tokenizer, ids, 2 * len(named) - 1)[1][: len(named)] != named
 
 
 def test_the_bytes_of_a_character_stay_together():
@@ -251,11 +223,8 @@ def test_words_are_halved_until_they_fit(text, runs):
 
 
 def test_of_hypotheses_with_the_same_text_the_first_is_kept():
-    first, same, other = (
-        Translation("a", -1.0, [5]),
-        Translation("a", -2.0, [6]),
-        Translation("b", -3.0, [7]),
-    )
+    first, same = Translation("a", -1.0, [5]), Translation("a", -2.0, [6])
+    other = Translation("b", -3.0, [7])
     for n_best, kept in ((3, [first, other]), (1, [first])):
         found = assemble([[first, same, other]], n_best)
         assert found.alternatives == kept
@@ -275,12 +244,8 @@ def test_pieces_are_put_together_with_a_blank_where_their_script_has_one():
 
 
 def test_trees_that_differ_in_what_stands_for_words_alone_are_one():
-    one, two, three = (
-        Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X"))
-    )
-    found = with_words(replace(one, alternatives=[one, two, three]), ["c"])
-    assert [(other.text, other.score) for other in found.alternatives] == [
-        ("(S c)", 0),
-        ("(X c)", -2),
-    ]
+    texts = ["(S a )S", "(S b )S", "(X a )X"]
+    one, *others = (Translation(text, -i, [i]) for i, text in enumerate(texts))
+    found = with_words(replace(one, alternatives=[one, *others]), ["c"])
+    assert [(each.text, each.score) for each in found.alternatives] == [("(S c)", 0), ("(X c)", -2)]
     assert found.text == "(S c)"

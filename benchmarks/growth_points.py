@@ -30,9 +30,8 @@ from transduct.inference.packed import pack_layers
 from transduct.inference.settings import DecodingConfig
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.translation import Batch, MakeBatch
-from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
-from transduct.training.distributed import Ranks
+from transduct.training.distributed import Ranks, Terms
 from transduct.training.log import ignore
 from transduct.training.machine import prepare_machine
 from transduct.training.step import Stepper, seed_generators

@@ -205,10 +205,10 @@ def rank(out: Path, accumulate: int, message: bool, steps: int) -> None:
         message: whether gradients are summed in one message after the pass.
     """
     from transduct.runs.train import train
-    from transduct.training import combining, step
+    from transduct.training import distributed, step
 
     if message:
-        step.combined = lambda model, loss, ranks, *_: combining.Combined(model, loss, ranks)
+        step.combined = lambda model, loss, ranks, *_: distributed.Combined(model, loss, ranks)
     marks: list[float] = []
 
     def mark(event: Any) -> None:

@@ -3,6 +3,7 @@ tasks and runs."""
 
 import json
 import shutil
+from statistics import median
 
 import pytest
 import torch
@@ -104,6 +105,18 @@ def ready(task):
     task.prepare()
     seed_generators(1)
     return task, task.build_model()
+
+
+def assert_planned_for_dropout(task, monkeypatch):
+    """Batches keep to their budget although BPE dropout lengthens what is in them."""
+
+    def usual():
+        sizes = [batch.tokens for batch in task.batches("train", 0, 0, 0, 1)]
+        return median(sizes) / task.training.batch_tokens
+
+    assert usual() < 1.05
+    monkeypatch.setitem(task.__dict__, "growth", 1.0)  # the control
+    assert usual() > 1.2
 
 
 def weights(run):

@@ -661,7 +661,7 @@ PLANTED = {
     ),
     "who answers trains": (
         "predictors.translation",
-        "from transduct.training.combining import Terms",
+        "from transduct.training.distributed import Terms",
     ),
     "config knows a task": ("config", "from transduct.tasks import base"),
     "the trainer knows data": ("training.trainer", "from transduct.data.text import x"),

@@ -5,13 +5,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from transduct.errors import TransductError, UnknownKey, require
+from transduct.errors import TransductError, UnknownKey, require, rewording
 from transduct.records import described, did_you_mean, holds, numbered, record
 
 PROFILES = "profiles"
@@ -79,7 +78,7 @@ class _Loader(yaml.SafeLoader):
             for layer in (value.value if value.id == "sequence" else [value])
         ]
         # otherwise PyYAML raises below
-        if all(isinstance(layer, yaml.MappingNode) for layer in layers):
+        if layers and all(isinstance(layer, yaml.MappingNode) for layer in layers):
             pairs = {}
             for layer in reversed(layers):
                 self.flatten_mapping(layer)
@@ -115,16 +114,10 @@ for _yaml in (_Loader, _Dumper):
         re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
         list("-+0123456789"),
     )
-for (
-    _first
-) in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; the first matching resolver wins
-    _Loader.yaml_implicit_resolvers[_first].insert(
-        0,
-        (
-            "tag:yaml.org,2002:str",
-            re.compile(r"^[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$"),
-        ),
-    )
+# YAML 1.1 reads 1:30 as 90 and 0100 as 64; the first matching resolver wins.
+_AS_TEXT = re.compile(r"^[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$")
+for _first in "-+0123456789":
+    _Loader.yaml_implicit_resolvers[_first].insert(0, ("tag:yaml.org,2002:str", _AS_TEXT))
 
 
 def load_recipe(
@@ -139,47 +132,48 @@ def load_recipe(
         TransductError: if the file is missing or not a recipe, the profile or a key is unknown, or
             a value has the wrong type.
     """
-    if isinstance(overrides, str | Mapping):
-        raise TransductError(
-            f"found overrides {overrides!r:.60}, expected a list such as ['training.steps=2000']"
-        )
-    path = os.path.expanduser(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(10 * LARGEST + 1)
-        if len(data) > 10 * LARGEST:
-            found = f"longer than {10 * LARGEST:,} bytes; expected a recipe, a YAML file"
-            raise TransductError(found, file=path)
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise TransductError(
-            f"cannot read the recipe ({error}); save it in UTF-8, as an editor can",
-            file=path,
-        ) from error
-    except OSError as error:
-        found = f"cannot read the recipe ({error}); give the path of a YAML file"
-        raise TransductError(found, file=path) from error
-    tree = _parse_yaml(text, str(path))
-    if not isinstance(tree, dict):
-        found = f"found {described(tree)}, expected a recipe with the key 'task'"
-        raise TransductError(found, file=path)
+    require(
+        not isinstance(overrides, str | Mapping),
+        f"found overrides {overrides!r:.60}, expected a list such as ['training.steps=2000']",
+    )
+    path, problem = os.path.expanduser(path), "cannot read the recipe ({error})"
+    missing = f"{problem}; give the path of a YAML file"
+    with rewording(OSError, missing, file=path), open(path, "rb") as file:
+        data = file.read(10 * LARGEST + 1)
+    require(
+        len(data) <= 10 * LARGEST,
+        f"longer than {10 * LARGEST:,} bytes; expected a recipe, a YAML file",
+        file=path,
+    )
+    with rewording(UnicodeDecodeError, f"{problem}; save it in UTF-8, as an editor can", file=path):
+        tree = _parse_yaml(data.decode("utf-8"), path)
+    require(
+        isinstance(tree, dict),
+        f"found {described(tree)}, expected a recipe with the key 'task'",
+        file=path,
+    )
     profiles = tree.pop(PROFILES, None) or {}
-    if not isinstance(profiles, dict):
-        found = f"{{key}} is {described(profiles)}, expected a mapping of names to overrides"
-        raise TransductError(found, key=PROFILES, file=path)
+    require(
+        isinstance(profiles, dict),
+        f"{{key}} is {described(profiles)}, expected a mapping of names to overrides",
+        key=PROFILES,
+        file=path,
+    )
     if profile is not None:
         profiles = {str(name): over for name, over in profiles.items()}
-        if profile not in profiles:
-            near = did_you_mean(profile, profiles) if profiles else "; the recipe has none"
-            raise TransductError(f"no profile '{profile}'{near}", file=path)
+        near = did_you_mean(profile, profiles) if profiles else "; the recipe has none"
+        require(profile in profiles, f"no profile '{profile}'{near}", file=path)
         over = profiles[profile] or {}
-        if not isinstance(over, dict):
-            found = f"{{key}} is {described(over)}, expected a mapping of keys to change"
-            raise TransductError(found, key=f"{PROFILES}.{profile}", file=path)
+        require(
+            isinstance(over, dict),
+            f"{{key}} is {described(over)}, expected a mapping of keys to change",
+            key=f"{PROFILES}.{profile}",
+            file=path,
+        )
         tree = merge(tree, over)
     for override in overrides:
         tree = _with_override(tree, override)
-    with placed(str(path), overrides, profile):
+    with placed(path, overrides, profile):
         recipe = recipe_from(tree)
     expand_homes(recipe)
     return recipe
@@ -348,8 +342,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
     """Merge `over` into a copy of `base`, recursively. A mapping with integer keys changes those
     items of a list (`stages.0.training.steps=100`); any other value is replaced. `where` is the
     full name of the mapping."""
-    if not isinstance(over, Mapping):
-        raise TransductError(f"found {described(over)}, expected a mapping of keys to change")
+    require(
+        isinstance(over, Mapping), f"found {described(over)}, expected a mapping of keys to change"
+    )
     result = dict(base)
     for key, value in over.items():
         old, name = result.get(key), f"{where}.{key}" if where else str(key)
@@ -365,9 +360,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
 def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[Any]:
     """Merge `over`, whose keys are indices, into the items of a list."""
     known = numbered(items)
-    if wrong := [key for key in over if str(key) not in known]:
-        raise TransductError(
-            f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0"
+    for key in over:
+        require(
+            str(key) in known,
+            f"'{name}' has no item '{key}'; it has {len(items)}, counted from 0",
         )
     return list(merge(known, {str(key): value for key, value in over.items()}, name).values())
 
@@ -379,15 +375,7 @@ def dump(tree: Any) -> str:
 
 def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
     try:
-        node = yaml.compose(text, _Loader)
-        if node is None:
-            return None
-        loader = _Loader("")
-        if (size := _expanded(node, loader)) > LARGEST:
-            found = "holds itself" if size == inf else f"expands to more than {LARGEST:,} values"
-            found = f"what its aliases (*name) stand for {found}; write none"
-            raise TransductError(found, file=source)
-        return loader.construct_document(node)
+        tree = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = mark.line + 1 if mark and lines else None
@@ -395,38 +383,29 @@ def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
         raise TransductError(found, file=source, line=line) from error
     except yaml.YAMLError as error:
         raise TransductError(f"not valid YAML: {error}", file=source) from error
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # an impossible date; brackets nested thousands deep
+    # an impossible date; brackets nested thousands deep
+    except (ValueError, RecursionError) as error:
         found = f"not valid YAML: {error}; put text in quotes"
         raise TransductError(found, file=source) from error
+    require(
+        _is_small(tree),
+        f"what its aliases (*name) stand for expands to more than {LARGEST:,} values; write none",
+        file=source,
+    )
+    return tree
 
 
-def _expanded(root: yaml.Node, loader: _Loader) -> float:
-    """The number of values in a document once each alias is replaced by what it stands for, and
-    each merge applied, which this does; infinite if an alias stands for something that holds it."""
-    sizes: dict[int, float] = {}
-    waiting = [(root, False)]
-    while waiting:
-        node, ready = waiting.pop()
-        if isinstance(node, yaml.MappingNode) and not ready:
-            loader.flatten_mapping(node)
-        inner = _inner(node)
-        if ready:
-            size = 1 + sum(sizes[id(each)] for each in inner)
-            sizes[id(node)] = size if size == inf else min(size, LARGEST + 1)
-        elif id(node) not in sizes:
-            sizes[id(node)] = inf  # until all within is counted
-            waiting += [(node, True), *((each, False) for each in inner if id(each) not in sizes)]
-    return sizes[id(root)]
-
-
-def _inner(node: yaml.Node) -> list[yaml.Node]:
-    """The nodes of a sequence, or the keys and values of a mapping."""
-    if isinstance(node, yaml.MappingNode):
-        return [each for pair in node.value for each in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+def _is_small(tree: Any) -> bool:
+    """Whether a tree has at most `LARGEST` values, each alias replaced by what it stands for. One
+    that holds itself has more."""
+    waiting, count = [tree], 0
+    while waiting and count + len(waiting) <= LARGEST:
+        value, count = waiting.pop(), count + 1
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+    return not waiting
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:
@@ -437,10 +416,11 @@ def stages_of(recipe: Recipe) -> list[Recipe]:
         TransductError: if a stage is not a mapping of sections, or has stages itself.
     """
     for number, stage in enumerate(recipe.stages):
-        if wrong := [name for name in ("stages", "ensemble") if name in stage]:
-            raise TransductError(
+        for name in ("stages", "ensemble"):
+            require(
+                name not in stage,
                 "{key} is for the whole recipe; write it above stages",
-                key=f"stages[{number}].{wrong[0]}",
+                key=f"stages[{number}].{name}",
             )
     whole = asdict(recipe) | {"stages": [], "ensemble": False}
     return [

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from transduct.errors import TransductError
+from transduct.errors import require
 
 if TYPE_CHECKING:
     import torch
@@ -55,14 +55,16 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
-    if name != "cpu" and not re.fullmatch(rf"({'|'.join(ACCELERATORS)})(:\d+)?", name):
-        raise TransductError(f"unknown device '{name}'; known are: auto, cpu, cuda, cuda:N")
+    require(
+        name == "cpu" or re.fullmatch(rf"({'|'.join(ACCELERATORS)})(:\d+)?", name),
+        f"unknown device '{name}'; known are: auto, cpu, cuda, cuda:N",
+    )
     device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise TransductError(
-            f"no device '{name}': found {count} CUDA devices; choose another, or auto"
-        )
+    require(
+        device.type != "cuda" or (device.index or 0) < count,
+        f"no device '{name}': found {count} CUDA devices; choose another, or auto",
+    )
     if device.index is not None and device.type == "cuda":
         torch.cuda.set_device(device)  # kernels, graphs and NCCL use the current device
     return device
@@ -98,11 +100,17 @@ def fast_precision(device: torch.device) -> str:
 
 def processor() -> str:
     """The name of the processor."""
-    with suppress(OSError):
-        for line in PROCESSOR.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+    lines = [line for line in _cpuinfo().splitlines() if line.startswith("model name")]
+    if lines:
+        return lines[0].split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def _cpuinfo() -> str:
+    """What Linux says about the processor; "" on other systems."""
+    with suppress(OSError):
+        return PROCESSOR.read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -111,9 +119,9 @@ def has_bfloat16(device: torch.device) -> bool:
 
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= OLDEST
-    with suppress(OSError):  # avx512_bf16 and amx_bf16 of x86-64, bf16 of ARM
-        return "bf16" in PROCESSOR.read_text(encoding="utf-8", errors="replace")
-    return torch.cpu._is_avx512_bf16_supported()
+    # avx512_bf16 and amx_bf16 of x86-64, bf16 of ARM
+    about = _cpuinfo()
+    return "bf16" in about if about else torch.cpu._is_avx512_bf16_supported()
 
 
 def slow_precision(precision: str, device: torch.device) -> str:
@@ -221,10 +229,7 @@ def forget_shapes() -> None:
 @cache
 def made_by_intel() -> bool:
     """Whether the processor is Intel's, according to Linux; False on other systems."""
-    try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
+    return "GenuineIntel" in _cpuinfo()
 
 
 def peak_memory() -> int:

@@ -92,10 +92,11 @@ class TransductError(Exception):
         return self.at(message=self.message + advice)
 
 
-def require(right: object, message: str, **facts: Any) -> None:
-    """Raise TransductError with the message and these facts unless what is given is true."""
+def require(right: object, message: str, kind: type[Exception] | None = None, **facts: Any) -> None:
+    """Raise an error with the message and these facts unless what is given is true: a
+    TransductError, or one of this kind."""
     if not right:
-        raise TransductError(message, **facts)
+        raise (kind or TransductError)(message, **facts)
 
 
 @contextmanager

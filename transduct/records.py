@@ -152,9 +152,12 @@ def record(
         TransductError: if a key is unknown (names the nearest known one) or missing, a value has
             the wrong type, or the record's own `__post_init__` rejects it.
     """
-    if not isinstance(values, Mapping):
-        found = f"{{key}} is {described(values)}, expected a mapping of keys"
-        raise TransductError(found, key=where, file=source)
+    require(
+        isinstance(values, Mapping),
+        f"{{key}} is {described(values)}, expected a mapping of keys",
+        key=where,
+        file=source,
+    )
     prefix = f"{where}." if where else ""
     names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     if where == "model":
@@ -244,9 +247,12 @@ def _value(hint: Any, value: Any, name: str, source: str | None) -> Any:
     if is_dataclass(hint):
         return record(hint, value, name, source)  # type: ignore[arg-type]
     if get_origin(hint) is list and is_dataclass(get_args(hint)[0]):
-        if not isinstance(value, list):
-            found = f"{{key}} is {described(value)}, expected a list"
-            raise TransductError(found, key=name, file=source)
+        require(
+            isinstance(value, list),
+            f"{{key}} is {described(value)}, expected a list",
+            key=name,
+            file=source,
+        )
         return [
             record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)
         ]

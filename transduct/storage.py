@@ -124,14 +124,19 @@ def put_in_place(finished: Path, directory: Path) -> None:
     sync(directory.parent)
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, parents: bool = False) -> None:
     """Replace a file atomically, or leave the old one.
+
+    Args:
+        parents: whether to make its folder.
 
     Raises:
         TransductError: if the disk is full or the path cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
         sync(temporary)
         temporary.replace(path)
@@ -290,8 +295,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
         (ValueError, RecursionError), f"not valid JSON ({{error}}); expected {what}", file=str(path)
     ):
         content = json.loads(data)
-    if not isinstance(content, dict):
-        raise TransductError(f"{path}: holds no JSON object; expected {what}")
+    require(isinstance(content, dict), f"{path}: holds no JSON object; expected {what}")
     return content
 
 
@@ -300,21 +304,20 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     number is unknown."""
     content = read_object(path, what)
     found = content.get("format")
-    if found is None and "model_type" in content:
-        raise TransductError(
-            f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} "
-            "OUT"
-        )
-    if found is None:
-        raise TransductError(
-            f"{path}: has no 'format', so transduct did not write it, or wrote it for another "
-            f"tool; expected {what}"
-        )
-    if type(found) is not int or not 1 <= found <= FORMAT:
-        raise TransductError(
-            f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, or "
-            "install the transduct that wrote it"
-        )
+    require(
+        found is not None or "model_type" not in content,
+        f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT",
+    )
+    require(
+        found is not None,
+        f"{path}: has no 'format', so transduct did not write it, or wrote it for another tool; "
+        f"expected {what}",
+    )
+    require(
+        type(found) is int and 1 <= found <= FORMAT,
+        f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, or install "
+        "the transduct that wrote it",
+    )
     return content
 
 
@@ -352,22 +355,22 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path, copy: bo
 
 
 def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
+    stranger = "the file does not belong to this configuration"
     if odd := sorted(own.keys() ^ weights.keys()):
         where = "lacks" if odd[0] in own else "has an unknown"
-        raise TransductError(
-            f"{source}: {where} weight '{odd[0]}'; the file does not belong to this configuration"
-        )
+        raise TransductError(f"{source}: {where} weight '{odd[0]}'; {stranger}")
     for name, parameter in own.items():
-        if parameter.is_floating_point() != weights[name].is_floating_point():
-            found = str(weights[name].dtype).removeprefix("torch.")
-            raise TransductError(
-                f"{source}: weight '{name}' holds {found}; the file does not belong to this model"
-            )
-        if parameter.shape != weights[name].shape:
-            raise TransductError(
-                f"{source}: weight '{name}' is {tuple(weights[name].shape)}, the configuration "
-                f"says {tuple(parameter.shape)}; the file does not belong to this configuration"
-            )
+        found = weights[name]
+        require(
+            parameter.is_floating_point() == found.is_floating_point(),
+            f"{source}: weight '{name}' holds {str(found.dtype).removeprefix('torch.')}; the file "
+            "does not belong to this model",
+        )
+        require(
+            parameter.shape == found.shape,
+            f"{source}: weight '{name}' is {tuple(found.shape)}, the configuration says "
+            f"{tuple(parameter.shape)}; {stranger}",
+        )
 
 
 def average(several: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

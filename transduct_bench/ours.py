@@ -25,9 +25,8 @@ from transduct.predictors.base import load
 from transduct.segments import Shape
 from transduct.tasks.model import write_model
 from transduct.tasks.translation import losses_of, make_batch
-from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
-from transduct.training.distributed import Ranks
+from transduct.training.distributed import Ranks, Terms
 from transduct.training.machine import prepare_machine
 from transduct.training.step import Stepper, seed_generators
 

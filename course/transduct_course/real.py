@@ -19,7 +19,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.tasks.translation import Batch
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 from transduct_course import small
 
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")

@@ -17,7 +17,7 @@ from transduct.data.images import read_picture
 from transduct.drawing.svg import Picture
 from transduct.errors import MissingExtra
 from transduct.segments import Axis, FlatBatch
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 from transduct_course import small
 from transduct_course.ablations import WithoutResiduals
 from transduct_course.charts import Chart, slide

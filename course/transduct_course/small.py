@@ -20,9 +20,8 @@ from transduct.inference.settings import DecodingConfig
 from transduct.models import bert, rnn, transformer
 from transduct.segments import Movable, Segments
 from transduct.tasks.translation import Batch, losses_of, make_batch
-from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
-from transduct.training.distributed import Ranks
+from transduct.training.distributed import Ranks, Terms
 from transduct.training.machine import training_alone
 from transduct.training.optim import rate
 from transduct.training.step import Diverged, Stepper

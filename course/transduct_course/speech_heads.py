@@ -28,7 +28,7 @@ from transduct.evaluation.text import token_error_rate
 from transduct.functional.losses import ctc_loss, label_smoothed_cross_entropy
 from transduct.models import speech
 from transduct.predictors.speech_recognition import BLANK, Batch, make_batch
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 from transduct_course import small
 from transduct_course.charts import slide
 from transduct_course.experiment import (

@@ -239,7 +239,7 @@ def test_onednn_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, fa
     about = tmp_path / "cpuinfo"
     if maker:
         about.write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
-    monkeypatch.setattr(devices, "Path", lambda name: about)
+    monkeypatch.setattr(devices, "PROCESSOR", about)
     assert devices.made_by_intel.__wrapped__() is (maker == "GenuineIntel")
     monkeypatch.setattr(cpu_products, "made_by_intel", devices.made_by_intel.__wrapped__)
     assert FASTER() is (faster and cpu_products._onednn())

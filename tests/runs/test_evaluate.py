@@ -37,9 +37,7 @@ def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
 def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a").write_text("x\n" * 20)
-    recipe = train.file_recipe(
-        "translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str
-    )
+    recipe = train.file_recipe({"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str)
     assert recipe.data["train"] == [{"source": [f"{tmp_path}/a"], "target": f"{tmp_path}/a"}]
     assert len([*evaluate.scores(trained_run, {"source": "~/a", "reference": "~/a"})]) == 20
     shutil.copytree(trained_run / "model", tmp_path / "m")

@@ -622,7 +622,7 @@ def test_what_another_run_knows_of_a_label_stays_with_it(finished, tmp_path):
     held = shutil.copytree(run / "model", tmp_path / "held" / "model")
     shutil.copy(run / "recipe.yaml", held.parent)
     config = labels = json.loads((held / "config.json").read_text())
-    for key in rows.held if rows else ():
+    for key in rows.keys if rows else ():
         labels = labels[key]
     if rows is None or not labels:
         return  # it has none

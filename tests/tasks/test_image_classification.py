@@ -25,7 +25,7 @@ from transduct.predictors.image_classification import (
 from transduct.records import record
 from transduct.runs import evaluate, train
 from transduct.tasks import image_classification
-from transduct.tasks.image_classification import share
+from transduct.tasks.image_classification import fraction
 
 TRAIN, TEST = {"images": "train.tar"}, {"images": "test.tar.xz"}
 CHANGED = {"crop": 2, "flip": True, "operations": 1, "erase": 0.5}
@@ -166,7 +166,7 @@ def test_a_share_is_held_out_by_name_and_never_trained_on(tmp_path):
     said = []
     task, model = prepared(tmp_path, said.append, data={"hold_out": 0.4})
     names = {f"{BARS[i % 3]}/{i:04}.png": bar(BARS[i % 3], i).tobytes() for i in range(30)}
-    held = {data for name, data in names.items() if share(name) < 0.4}
+    held = {data for name, data in names.items() if fraction(name) < 0.4}
     assert 5 < len(held) < 20
     assert {picture.tobytes() for epoch in range(3) for picture, _ in pictures_of(task, epoch)} == {
         *names.values()
@@ -179,7 +179,7 @@ def test_a_share_is_held_out_by_name_and_never_trained_on(tmp_path):
 
 
 def test_shares_are_as_if_drawn_by_lot():
-    shares = np.array([share(f"cat/{i}.png") for i in range(1000)])
+    shares = np.array([fraction(f"cat/{i}.png") for i in range(1000)])
     assert np.histogram(shares, 4, (0, 1))[0].min() > 200
 
 
@@ -189,7 +189,7 @@ def test_held_out_pictures_have_the_labels_they_had(tmp_path):
     expected = Counter(
         (bar(BARS[i % 3], i).tobytes(), BARS[i % 3])
         for i in range(30)
-        if share(f"{BARS[i % 3]}/{i:04}.png") < 0.4
+        if fraction(f"{BARS[i % 3]}/{i:04}.png") < 0.4
     )
     assert Counter((picture.tobytes(), label) for picture, label in stream) == expected
 
@@ -324,7 +324,7 @@ def test_to_hold_out_nothing_is_refused(tmp_path):
 
 def test_a_label_that_is_held_out_altogether_is_named(tmp_path):
     make_task(tmp_path)
-    rare = next(f"rare/{i}.png" for i in range(100) if share(f"rare/{i}.png") < 0.1)
+    rare = next(f"rare/{i}.png" for i in range(100) if fraction(f"rare/{i}.png") < 0.1)
     (tmp_path / "train" / "rare").mkdir()
     (tmp_path / "train" / rare).write_bytes(png(bar("down", 1)))
     with refusal(f"{rare}: held out, but no other picture has its label 'rare'; lower"):

@@ -130,7 +130,7 @@ def begun(request, tmp_path_factory):
 def test_a_model_is_trained_further_by_naming_it(tmp_path, begun):
     said = []
     overrides = [f"model.start_from={begun}", "training.steps=1", "data.workers=0"]
-    recipe = train.file_recipe("translation", files_of(tmp_path), overrides, said.append)
+    recipe = train.file_recipe(files_of(tmp_path), overrides, said.append)
     assert f"the model and the vocabulary of {begun}, 1 steps" in said[0]
     further = load(train.train(recipe, tmp_path / "run", notify=said.append))
     before, after = (

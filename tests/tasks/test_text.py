@@ -60,17 +60,6 @@ def test_a_run_of_an_older_version_has_no_digest_until_it_goes_on(tmp_path):
         text.run_tokenizer(path, None, pytest.fail, str)
 
 
-def test_a_tokenizer_is_taken_from_the_model_to_start_from(tmp_path):
-    (tmp_path / "other").mkdir()
-    trained().save(tmp_path / "other" / "tokenizer.json")
-    said = []
-    found = text.run_tokenizer(
-        tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append
-    )
-    assert found.digest == trained().digest
-    assert f"taken from {tmp_path / 'other'}" in said[0]
-
-
 def test_a_tokenizer_is_trained_where_the_model_to_start_from_has_none(tmp_path):
     said = []
     text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path, trained, said.append)

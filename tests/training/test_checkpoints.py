@@ -5,7 +5,6 @@ import json
 import os
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
@@ -18,14 +17,13 @@ from transduct import storage
 from transduct.errors import TransductError
 from transduct.storage import load_weights, read_tensors
 from transduct.training import checkpoints as module
-from transduct.training.checkpoints import FAR, WATCHED, Checkpoints, State
+from transduct.training.checkpoints import Checkpoints
 from transduct.training.optim import (
     MovingAverage,
     load_optimiser,
     make_optimiser,
     optimiser_tensors,
 )
-from transduct.training.step import Diverged
 
 
 def save(checkpoints, step, model, optimiser, ema=None, keep=None):
@@ -375,31 +373,3 @@ def test_the_state_can_be_replaced_without_the_weights(held):
     assert after == {"format": 1, "step": 3, "tries": 1}
     assert held.last_good() == 12
     assert (held.path(3) / "model.safetensors").read_bytes() == before
-
-
-# where a run is
-
-
-def test_a_loss_far_above_its_best_for_the_stated_steps_is_a_divergence():
-    high = 3.0 * FAR + 1.5
-    state = replace(State(lowest=3.0), step=100)
-    for step in range(101, 100 + WATCHED):
-        state = replace(state, step=step).after(high, step)
-    with pytest.raises(Diverged, match=r"step 150: loss 7\.5 for 50 steps, it was 3") as found:
-        replace(state, step=150).after(high, 150)
-    assert found.value.since == 50
-    assert replace(state, step=150, losses=[3.0] * 49).after(high, 150).lowest == 3.0
-
-
-def test_a_short_burst_of_high_losses_is_no_divergence():
-    state = State(lowest=3.0)
-    for step in range(1, 201):
-        state = replace(state, step=step).after(9e9 if step % 50 < 20 else 3.0, step)
-    assert (state.lowest, state.losses) == (3.0, [])
-
-
-def test_a_loss_within_its_usual_range_never_diverges():
-    state = State()
-    for step in range(1, 501):
-        state = replace(state, step=step).after(0.5 + 0.9 * (step % 2), step)
-    assert state.lowest == pytest.approx(0.5, abs=1)

@@ -12,7 +12,7 @@ import pytest
 from tests.training.toy import train
 from transduct.errors import TrainingFailed
 from transduct.training import log as module
-from transduct.training.log import Meter, RunLog, ignore
+from transduct.training.log import RunLog, ignore
 
 
 @pytest.fixture
@@ -195,44 +195,3 @@ def test_records_of_steps_to_be_taken_again_are_forgotten(tmp_path, without_tens
         file.write(rest)
     log.forget_after(2)
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 2]
-
-
-def test_a_meter_counts_from_one_record_to_the_next(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
-    meter = Meter(seconds=50.0)
-    now[0] += 2.0
-    meter.waited = 0.5
-    for loss in (1.0, 3.0):
-        meter.count(loss, 20)
-    first = meter.record(7, 1, 0.1)
-    assert (first["seconds"], first["loss"], first["tokens_per_second"], first["waiting"]) == (
-        52.0,
-        2.0,
-        20.0,
-        0.25,
-    )
-    meter.count(9.0, 99)
-    meter.forget()
-    now[0] += 1.0
-    meter.count(5.0, 0)
-    second = meter.record(8, 1, 0.1)
-    assert (second["seconds"], second["loss"], second["tokens_per_second"], second["waiting"]) == (
-        53.0,
-        5.0,
-        0.0,
-        0.0,
-    )
-
-
-def test_what_is_done_in_a_pause_takes_no_time_of_training(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
-    meter = Meter(seconds=0.0)
-    meter.count(1.0, 30)
-    now[0] += 1.0
-    with meter.paused():
-        now[0] += 8.0
-    now[0] += 1.0
-    record = meter.record(1, 0, 0.1)
-    assert (record["seconds"], record["tokens_per_second"]) == (10.0, 15.0)

@@ -19,7 +19,17 @@ from transduct.kernels import triton
 from transduct.segments import Filler
 from transduct.training.distributed import Ranks
 from transduct.training.optim import Muon
-from transduct.training.step import LARGEST, PATIENT, Diverged, LossScale, Stepper, counts_of
+from transduct.training.step import (
+    FAR,
+    LARGEST,
+    PATIENT,
+    WATCHED,
+    Diverged,
+    LossScale,
+    State,
+    Stepper,
+    counts_of,
+)
 
 DEVICES = ["cpu"] + [pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()
 SIZE = 6  # of every batch of one shape
@@ -442,3 +452,28 @@ def test_a_step_that_asks_the_host_runs_without_a_graph_and_draws_the_same():
                 stepper.take([batch], number, RATE).loss()
         ends.append(weights(model))
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_far_above_its_best_for_the_stated_steps_is_a_divergence():
+    high = 3.0 * FAR + 1.5
+    state = replace(State(lowest=3.0), step=100)
+    for step in range(101, 100 + WATCHED):
+        state = replace(state, step=step).after(high, step)
+    with pytest.raises(Diverged, match=r"step 150: loss 7\.5 for 50 steps, it was 3") as found:
+        replace(state, step=150).after(high, 150)
+    assert found.value.since == 50
+    assert replace(state, step=150, losses=[3.0] * 49).after(high, 150).lowest == 3.0
+
+
+def test_a_short_burst_of_high_losses_is_no_divergence():
+    state = State(lowest=3.0)
+    for step in range(1, 201):
+        state = replace(state, step=step).after(9e9 if step % 50 < 20 else 3.0, step)
+    assert (state.lowest, state.losses) == (3.0, [])
+
+
+def test_a_loss_within_its_usual_range_never_diverges():
+    state = State()
+    for step in range(1, 501):
+        state = replace(state, step=step).after(0.5 + 0.9 * (step % 2), step)
+    assert state.lowest == pytest.approx(0.5, abs=1)

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from collections import Counter
 from concurrent.futures import wait
 from dataclasses import replace
@@ -24,6 +25,7 @@ from transduct.training.checkpoints import Checkpoints
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.optim import rate
+from transduct.training.trainer import Meter
 
 
 def records(directory):
@@ -985,7 +987,7 @@ def test_the_toy_task_gives_every_batch_once_an_epoch():
 
 def test_a_validation_takes_no_time_of_training(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("transduct.training.log.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("transduct.training.trainer.time.perf_counter", lambda: now[0])
 
     def loss(model, batch):
         now[0] += 2.0
@@ -1004,7 +1006,7 @@ def test_a_validation_takes_no_time_of_training(tmp_path, monkeypatch):
 
 def test_the_time_before_a_resume_counts(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("transduct.training.log.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("transduct.training.trainer.time.perf_counter", lambda: now[0])
 
     def loss(model, batch):
         now[0] += 2.0
@@ -1067,3 +1069,44 @@ def test_ranks_that_would_not_compute_equally_often_are_refused():
     message = "the ranks have 1 to 2 batches for a step; let `batches` give each the same number"
     with pytest.raises(TrainingFailed, match=message):
         trainer.Trainer._agreed(None, [{"turns": 1}, {"turns": 2}])
+
+
+def test_a_meter_counts_from_one_record_to_the_next(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    meter = Meter(seconds=50.0)
+    now[0] += 2.0
+    meter.waited = 0.5
+    for loss in (1.0, 3.0):
+        meter.count(loss, 20)
+    first = meter.record(7, 1, 0.1)
+    assert (first["seconds"], first["loss"], first["tokens_per_second"], first["waiting"]) == (
+        52.0,
+        2.0,
+        20.0,
+        0.25,
+    )
+    meter.count(9.0, 99)
+    meter.forget()
+    now[0] += 1.0
+    meter.count(5.0, 0)
+    second = meter.record(8, 1, 0.1)
+    assert (second["seconds"], second["loss"], second["tokens_per_second"], second["waiting"]) == (
+        53.0,
+        5.0,
+        0.0,
+        0.0,
+    )
+
+
+def test_what_is_done_in_a_pause_takes_no_time_of_training(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    meter = Meter(seconds=0.0)
+    meter.count(1.0, 30)
+    now[0] += 1.0
+    with meter.paused():
+        now[0] += 8.0
+    now[0] += 1.0
+    record = meter.record(1, 0, 0.1)
+    assert (record["seconds"], record["tokens_per_second"]) == (10.0, 15.0)

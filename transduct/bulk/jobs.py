@@ -23,11 +23,12 @@ from transduct.bulk.shards import (
     shards_of,
     texts_of,
 )
+from transduct.data.preparing import Engine
 from transduct.devices import pick_device
 from transduct.errors import TransductError, require
 from transduct.predictors.base import json_value, load, model_directory
 from transduct.predictors.isolation import isolate_failures
-from transduct.storage import disk_error, pack_json, read_object, remove, write_file
+from transduct.storage import pack_json, read_object, remove, write_file
 
 STATE = ".transduct"  # the folder of a job beside its results
 JOB, INPUT, DONE = "job.json", "input.json", "done.json"
@@ -106,8 +107,7 @@ class Worker:
 
     def __init__(self, call: Call, out: Path) -> None:
         self.call, self.out = call, out
-        verb = "translate" if call.verb == "evaluate" else call.verb
-        self.model = load(call.model, call.device, call.precision, verb)
+        self.model = loaded(call)
 
     def __call__(self, shard: Shard) -> tuple[Shard, Progress]:
         """Answer the rows of a shard and keep them as a part of its file.
@@ -117,8 +117,12 @@ class Worker:
         """
         kind, call = format_of(shard.name), self.call
         rows = kind.rows(shard)
-        if kind.columns and (there := [c for c in call.new if any(c in row for row in rows)]):
-            raise TransductError(f"has a column '{there[0]}' already; rename it", file=shard.name)
+        for name in call.new if kind.columns else ():
+            require(
+                not any(name in row for row in rows),
+                f"has a column '{name}' already; rename it",
+                file=shard.name,
+            )
         columns = [texts_of(shard, rows, column) for column in call.columns]
         found: list[Any] = [
             next((cell for cell in cells if isinstance(cell, TransductError)), cells)
@@ -158,6 +162,12 @@ class Worker:
         return list(self.model.predict(texts, **call.options))
 
 
+def loaded(call: Call) -> Any:
+    """The model of a call; of `evaluate` one that translates."""
+    verb = "translate" if call.verb == "evaluate" else call.verb
+    return load(call.model, call.device, call.precision, verb)
+
+
 def run(
     call: Call,
     inputs: Sequence[str],
@@ -180,12 +190,12 @@ def run(
     """
     out = Path(out)
     files = files_of(inputs)
+    _check(call, files, part, workers)
     inside = any(out.absolute().is_relative_to(Path(each).absolute()) for each in inputs)
     require(
         not inside and not any(file.is_relative_to(out.absolute()) for file in files.values()),
         "inputs and results stand in one folder; give another --out",
     )
-    _check(call, files, part, workers)
     _claim(call, out)
     for name, file in files.items():
         _begin(out, name, file)
@@ -193,10 +203,10 @@ def run(
     if part is not None:
         shards = shards[part[0] - 1 :: part[1]]
     waiting = [shard for shard in shards if not _is_done(out, shard)]
-    make = partial(Worker, call, out)
     done = Progress(failed=sum(_failed(out, name) for name in files), of=len(waiting))
     yield done
-    for shard, more in _engine(call, make, waiting, workers, ray) if waiting else ():
+    work = partial(Worker, call, out)
+    for shard, more in _engine(call, workers, ray)(work, waiting) if waiting else ():
         rows, failed = done.rows + more.rows, done.failed + more.failed
         done = Progress(rows, failed, done.shards + 1, done.of, done.error or more.error)
         _finish(out, shard.name, files[shard.name])
@@ -223,21 +233,14 @@ def evaluated(call: Call, inputs: Sequence[str], out: str | Path) -> Any:
                 for column, cell in zip(columns, row):
                     column.append(str(cell))
     sources, references, outputs = columns
-    model = load(call.model, call.device, call.precision, "translate")
-    return model.evaluate((sources, [[each] for each in references]), outputs=outputs)
+    return loaded(call).evaluate((sources, [[each] for each in references]), outputs=outputs)
 
 
-def _engine(
-    call: Call,
-    make: Callable[[], Any],
-    shards: Sequence[Shard],
-    workers: int | None,
-    ray: str | None,
-) -> Iterator[Any]:
+def _engine(call: Call, workers: int | None, ray: str | None) -> Engine:
     import torch
 
     gpus = torch.cuda.device_count() if pick_device(call.device).type == "cuda" else 0
-    return engines.chosen(workers or max(1, gpus), ray, 1 if gpus else 0)(make, shards)
+    return engines.chosen(workers or max(1, gpus), ray, 1 if gpus else 0)
 
 
 def _check(
@@ -246,18 +249,23 @@ def _check(
     right = part is None or 1 <= part[0] <= part[1]
     require(right, "--part is wrong; give such as 3/64, the third of 64 parts")
     require(workers is None or workers > 0, f"--workers is {workers}, must be at least 1")
-    lines = next((name for name in files if not format_of(name).columns), None)
-    if lines is not None and len(call.columns) == 2:
-        raise TransductError(
-            "has no columns; give pairs in Parquet, JSON lines, TSV or CSV", file=lines
+    for name in files:
+        table, document = format_of(name).columns, isinstance(format_of(name), Document)
+        require(
+            table or len(call.columns) == 1,
+            "has no columns; give pairs in Parquet, JSON lines, TSV or CSV",
+            file=name,
         )
-    if lines is not None and call.n_best > 1:
-        raise TransductError(
-            "a line has one translation; leave --n-best out, or give a table", file=lines
+        require(
+            table or call.n_best == 1,
+            "a line has one translation; leave --n-best out, or give a table",
+            file=name,
         )
-    whole = next((name for name in files if isinstance(format_of(name), Document)), None)
-    if whole is not None and (call.verb != "translate" or call.scores):
-        raise TransductError("a document is only translated, and comes back whole", file=whole)
+        require(
+            not document or (call.verb == "translate" and not call.scores),
+            "a document is only translated, and comes back whole",
+            file=name,
+        )
 
 
 def state_of(out: Path, name: str) -> Path:
@@ -271,30 +279,23 @@ def _claim(call: Call, out: Path) -> None:
     Raises:
         TransductError: it holds something else, or another job's results.
     """
-    job = {
-        **asdict(call),
-        "model": _digest(sorted(p for p in model_directory(call.model).rglob("*") if p.is_file())),
-    }
-    job = json.loads(json.dumps(job | {"device": None}))
+    model = _digest(sorted(p for p in model_directory(call.model).rglob("*") if p.is_file()))
+    job = json.loads(json.dumps({**asdict(call), "model": model, "device": None}))
     path = out / STATE / JOB
     if path.exists():
         before = read_object(path, "a job")
         other = [key for key in job if before.get(key) != job[key]]
-        if other:
-            raise TransductError(
-                f"{out}: holds the results of another job, with another {', '.join(other)}; "
-                "give another --out, or remove the folder"
-            )
+        require(
+            not other,
+            f"{out}: holds the results of another job, with another {', '.join(other)}; give "
+            "another --out, or remove the folder",
+        )
         return
     require(
         not out.exists() or not any(out.iterdir()),
         f"{out}: is not empty and holds no job; give a new folder as --out",
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(out, error) from error
-    write_file(path, pack_json(job))
+    write_file(path, pack_json(job), parents=True)
 
 
 def _begin(out: Path, name: str, file: Path) -> None:
@@ -307,8 +308,7 @@ def _begin(out: Path, name: str, file: Path) -> None:
         remove(folder)
         remove(out / name)
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(path, pack_json(content))
+        write_file(path, pack_json(content), parents=True)
 
 
 def _digest(files: Sequence[Path]) -> str:

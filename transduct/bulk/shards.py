@@ -12,9 +12,10 @@ import io
 import json
 import lzma
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -112,10 +113,11 @@ class Lines:
         for index, cells in enumerate(rows):
             line = "\t".join(map(_spelt, cells))
             if "\n" in line or (self.columns and line.count("\t") >= len(cells)):
-                problem = "an answer has a line break or a tab, which cannot stand here"
-                number = Lines.line(self, shard, index)
                 raise TransductError(
-                    f"{problem}; give JSON lines or Parquet", file=shard.name, line=number
+                    "an answer has a line break or a tab, which cannot stand here; give JSON lines "
+                    "or Parquet",
+                    file=shard.name,
+                    line=Lines.line(self, shard, index),
                 )
             lines.append(f"{line}\n")
         return "".join(lines)
@@ -140,17 +142,14 @@ class JsonLines(Lines):
     columns = True
 
     def rows(self, shard: Shard) -> list[Any]:
-        return [self._row(shard, index, line) for index, line in enumerate(self._lines(shard))]
-
-    def _row(self, shard: Shard, index: int, line: str) -> dict[str, Any]:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            problem, number = "found no object of JSON; fix the line", self.line(shard, index)
-            raise TransductError(problem, file=shard.name, line=number)
-        return row
+        rows = []
+        for index, line in enumerate(self._lines(shard)):
+            with suppress(ValueError):
+                rows.append(json.loads(line))
+            if len(rows) == index or not isinstance(rows[index], dict):
+                problem = "found no object of JSON; fix the line"
+                raise TransductError(problem, file=shard.name, line=self.line(shard, index))
+        return rows
 
     def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:  # noqa: ARG002
         new = zip(*results.values(), strict=True)
@@ -175,9 +174,11 @@ class Table(Lines):
         with rewording(csv.Error, "damaged ({error}); write it again", file=shard.name):
             for cells in self._cells(shard, self._lines(shard)):
                 if len(cells) != len(names):
-                    line = self.line(shard, len(rows) - (shard.place == 0))
-                    problem = f"found {len(cells)} cells, the first row has {len(names)}"
-                    raise TransductError(f"{problem}; fix the row", file=shard.name, line=line)
+                    raise TransductError(
+                        f"found {len(cells)} cells, the first row has {len(names)}; fix the row",
+                        file=shard.name,
+                        line=self.line(shard, len(rows) - (shard.place == 0)),
+                    )
                 rows.append(dict(zip(names, cells)))
         return rows[1:] if shard.place == 0 else rows
 
@@ -248,8 +249,7 @@ class Parquet(Lines):
         return [*range(groups), groups] if groups else [0, 0]
 
     def rows(self, shard: Shard) -> list[Any]:
-        rows: list[Any] = self._read(shard).to_pylist()
-        return rows
+        return self._read(shard).to_pylist()
 
     def line(self, shard: Shard, index: int) -> int:
         groups = pq.ParquetFile(shard.file).metadata
@@ -315,12 +315,15 @@ def files_of(inputs: Sequence[str]) -> dict[str, Path]:
 
 def shards_of(files: Mapping[str, Path]) -> list[Shard]:
     """All shards of all files, in order."""
-    shards: list[Shard] = []
-    for name, file in files.items():
-        cuts = format_of(name).cuts(file)
-        for place, (start, stop) in enumerate(pairwise(cuts)):
-            shards.append(Shard(file, name, place, len(shards), start, stop))
-    return shards
+    parts = (
+        (file, name, place, start, stop)
+        for name, file in files.items()
+        for place, (start, stop) in enumerate(pairwise(format_of(name).cuts(file)))
+    )
+    return [
+        Shard(file, name, place, number, start, stop)
+        for number, (file, name, place, start, stop) in enumerate(parts)
+    ]
 
 
 def texts_of(shard: Shard, rows: Sequence[Any], column: str) -> list[str | TransductError]:
@@ -337,11 +340,9 @@ def texts_of(shard: Shard, rows: Sequence[Any], column: str) -> list[str | Trans
         if column not in row:
             has = f"it has {', '.join(map(str, row))}; name one with --column"
             raise TransductError(f"found no column '{column}', {has}", file=shard.name)
-        if isinstance(value := row[column], str):
-            texts.append(value)
-        else:
-            problem = f"found {type(value).__name__} in column '{column}', expected text"
-            texts.append(TransductError(f"{problem}; fix the row"))
+        value = row[column]
+        problem = f"found {type(value).__name__} in column '{column}', expected text; fix the row"
+        texts.append(value if isinstance(value, str) else TransductError(problem))
     return texts
 
 
@@ -368,21 +369,14 @@ def _compression(name: str) -> str:
     return ending if ending in COMPRESSIONS else ""
 
 
-@contextmanager
-def compressed(file: BinaryIO, name: str) -> Iterator[Any]:
+def compressed(file: BinaryIO, name: str) -> AbstractContextManager[Any]:
     """A stream into a file that compresses as the file's name says."""
-    kind = _compression(name)
-    if kind == ".gz":
-        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as stream:
-            yield stream
-    elif kind == ".xz":
-        with lzma.open(file, "wb") as stream:
-            yield stream
-    elif kind == ".zst":
-        with pa.CompressedOutputStream(file, "zstd") as stream:
-            yield stream
-    else:
-        yield file
+    kinds: dict[str, Callable[[BinaryIO], AbstractContextManager[Any]]] = {
+        ".gz": lambda file: gzip.GzipFile("", "wb", fileobj=file, mtime=0),
+        ".xz": partial(lzma.LZMAFile, mode="wb"),
+        ".zst": lambda file: pa.CompressedOutputStream(file, "zstd"),
+    }
+    return kinds.get(_compression(name), nullcontext)(file)
 
 
 def _damaged(name: str) -> Any:
@@ -390,8 +384,5 @@ def _damaged(name: str) -> Any:
 
 
 def _spelt(value: Any) -> str:
-    return (
-        str(value)
-        if isinstance(value, str | int | float)
-        else json.dumps(value, ensure_ascii=False)
-    )
+    whole = isinstance(value, str | int | float)
+    return str(value) if whole else json.dumps(value, ensure_ascii=False)

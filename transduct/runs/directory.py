@@ -14,7 +14,7 @@ from socket import gethostname
 from typing import Any
 
 from transduct.config import Recipe, dump, load_recipe
-from transduct.errors import TrainingFailed, TransductError, require
+from transduct.errors import TrainingFailed, TransductError, require, rewording
 from transduct.predictors.base import Notify
 from transduct.records import RETIRED
 from transduct.storage import (
@@ -80,7 +80,9 @@ def claimed(
         for path in filter(_is_leftover, [*directory.iterdir()]):
             remove(path)
         if not finished:
-            write_file(recipe_file, _signed(dump(asdict(recipe)).encode()))
+            content = dump(asdict(recipe)).encode()
+            signature = SIGNED.pattern.partition(b"(")[0] + sha256(content).hexdigest().encode()
+            write_file(recipe_file, signature + b"\n" + content)
             if not has_begun(directory):
                 for path in directory.glob("tokenizer*.json"):
                     remove(path)  # it may have been made of other text, or taken from another model
@@ -196,21 +198,11 @@ def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
     """Whether a run that ended with this error can be resumed and has work worth keeping."""
     if isinstance(error, KeyboardInterrupt) or any(directory.glob(f"**/{CHECKPOINTS}/step_*")):
         return True
-    causes = [error]
-    while cause := causes[-1].__cause__:
-        causes.append(cause)
-    of_recipe = isinstance(error, TransductError) and not any(
-        isinstance(each, OSError) for each in causes
-    )
+    of_recipe, cause = isinstance(error, TransductError), error.__cause__
+    while of_recipe and cause is not None:
+        of_recipe, cause = not isinstance(cause, OSError), cause.__cause__
     # of a corpus, which may have taken hours
     return not of_recipe and any(directory.glob("**/manifest.json"))
-
-
-def _signed(content: bytes) -> bytes:
-    """A run's own recipe, with its digest in the first line."""
-    return (
-        SIGNED.pattern.partition(b"(")[0] + sha256(content).hexdigest().encode() + b"\n" + content
-    )
 
 
 def own_recipe(directory: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -220,11 +212,6 @@ def own_recipe(directory: Path, overrides: Sequence[str] = ()) -> Recipe:
         TransductError: the file is not as the run wrote it, or an override is wrong.
     """
     path = directory / RECIPE
-    changed = False
-    with suppress(OSError):  # `load_recipe` says it
-        first, _, rest = path.read_bytes().partition(b"\n")
-        signed = SIGNED.fullmatch(first)
-        changed = signed is not None and sha256(rest).hexdigest().encode() != signed[1]
     try:
         load_recipe(path)
     except TransductError as error:
@@ -234,8 +221,10 @@ def own_recipe(directory: Path, overrides: Sequence[str] = ()) -> Recipe:
             file=str(path),
             line=error.line,
         ) from error
+    first, _, rest = path.read_bytes().partition(b"\n")
+    signed = SIGNED.fullmatch(first)
     require(
-        not changed,
+        signed is None or sha256(rest).hexdigest().encode() == signed[1],
         f"{path}: the run's own recipe is not as it was written: it is damaged or was edited "
         "by hand; put it back as it was, and give changes as overrides (--resume "
         "training.steps=100), or, if it is right as it is, remove its first line",
@@ -264,13 +253,10 @@ def require_run_folder(directory: Path, resume: bool) -> None:
         TransductError: its name is not UTF-8, or it is a file, holds a run that is not to be
             resumed, or other files.
     """
-    try:
+    name = os.fsencode(directory).decode(errors="replace")
+    problem = f"{name}: its name is not UTF-8; choose another name for --out"
+    with rewording(UnicodeEncodeError, problem):
         str(directory).encode()
-    except UnicodeEncodeError as error:
-        name = os.fsencode(directory).decode(errors="replace")
-        raise TransductError(
-            f"{name}: its name is not UTF-8; choose another name for --out"
-        ) from error
     require(
         not directory.exists() or directory.is_dir(),
         f"{directory}: this is a file; --out names a folder",
@@ -280,13 +266,13 @@ def require_run_folder(directory: Path, resume: bool) -> None:
             resume or _is_restart(directory),
             f"{directory}: holds another run; continue it with --resume or choose another --out",
         )
-    elif directory.exists() and any(
-        p.name != ".lock" and not _is_leftover(p) for p in directory.iterdir()
-    ):
-        raise TransductError(
-            f"{directory}: holds files that do not belong to a run; choose an empty or a new "
-            "folder for --out"
-        )
+        return
+    require(
+        not directory.exists()
+        or all(each.name == ".lock" or _is_leftover(each) for each in directory.iterdir()),
+        f"{directory}: holds files that do not belong to a run; choose an empty or a new folder "
+        "for --out",
+    )
 
 
 def _check_same(
@@ -294,10 +280,10 @@ def _check_same(
 ) -> None:
     """Refuse to resume a run with other stages, or a part of it with another model or other
     data."""
-    before = own_recipe(directory)
+    whole = own_recipe(directory)
     structure = {
-        "stages": (len(before.stages), len(recipe.stages)),
-        "ensemble": (str(before.ensemble).lower(), str(recipe.ensemble).lower()),
+        "stages": (len(whole.stages), len(recipe.stages)),
+        "ensemble": (str(whole.ensemble).lower(), str(recipe.ensemble).lower()),
     }
     for name, (begun, given) in structure.items():
         require(
@@ -308,10 +294,9 @@ def _check_same(
         if (folder / RECIPE).exists():
             before = own_recipe(folder)
             # that model, or the whole run, may have moved
-            start = {"start_from": part.model.get("start_from")}
+            model = {**before.model, "start_from": part.model.get("start_from")}
             # With defaults filled in on both sides, a key that was left out equals its default.
-            before = with_defaults(replace(before, model={**before.model, **start}), folder)
-            _compare(before, part, folder, notify)
+            _compare(with_defaults(replace(before, model=model), folder), part, folder, notify)
 
 
 def _let_go() -> None:
@@ -374,28 +359,27 @@ def _compare(begun: Recipe, given: Recipe, directory: Path, notify: Notify) -> N
         if isinstance(old, dict) and isinstance(new, dict):
             pairs = {f"{section}.{key}": (old.get(key), new.get(key)) for key in {**old, **new}}
         for name, (before, after) in pairs.items():
-            if before == after or name in free:
-                if finished and before != after and name in SCORING and after != "auto":
-                    key, value = name.removeprefix("data."), after
-                    if isinstance(after, list):
-                        value = ",".join(after)
-                    raise TransductError(
-                        f"{directory}: this run is finished and its scores are by {name}={before}; "
-                        f"for others run: transduct evaluate {directory} --set {key}={value}"
-                    )
+            if before == after:
+                continue
+            if name in free:
+                value = ",".join(after) if isinstance(after, list) else after
+                require(
+                    not finished or name not in SCORING or after == "auto",
+                    f"{directory}: this run is finished and its scores are by {name}={before}; for "
+                    f"others run: transduct evaluate {directory} --set "
+                    f"{name.removeprefix('data.')}={value}",
+                )
                 continue
             require(
                 section in ("training", "decoding")
                 and name not in ("training.ema", "training.optimiser"),
                 f"{directory}: its run has {name}={before}, the recipe says {after}; {OWN_RECIPE}",
             )
-            if finished:
-                remedy = "another may start from its model (model.start_from)"
-                if (last_step(directory) or 0) < begun.training.get("steps", 0):
-                    remedy = "patience stopped it; to go on add training.patience=0"
-                notify(
-                    f"{directory}: {name} stays {before}, not {after}: this run is finished; "
-                    f"{remedy}"
-                )
-            else:
+            if not finished:
                 notify(f"{name} was {before}, goes on with {after}")
+                continue
+            remedy = "another may start from its model (model.start_from)"
+            if (last_step(directory) or 0) < begun.training.get("steps", 0):
+                remedy = "patience stopped it; to go on add training.patience=0"
+            found = f"{name} stays {before}, not {after}: this run is finished"
+            notify(f"{directory}: {found}; {remedy}")

@@ -13,7 +13,7 @@ from transduct.config import Recipe, load_recipe, stages_of
 from transduct.data.files import Refused
 from transduct.data.sources import listed
 from transduct.data.suspicions import same_text
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.predictors.base import (
     Predictor,
     Report,
@@ -51,16 +51,16 @@ def evaluate(
             report then says how much is.
         options: how outputs are made: fields of the task's decoding record.
     """
-    kinds = [task_of(each) for each in (path, against) if each is not None]
-    if len({*kinds}) > 1:
-        raise TransductError(
-            f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare models "
-            "of the same task"
+    other = None
+    if against is not None:
+        kinds = task_of(path), task_of(against)
+        require(
+            kinds[0] == kinds[1],
+            f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare models of "
+            "the same task",
         )
-    model, other = (
-        load(path, device, precision),
-        None if against is None else load(against, device, precision),
-    )
+        other = load(against, device, precision)
+    model = load(path, device, precision)
     given = _paths(files)
     _warn_of_copies(given)
     refused = Refused("skip") if skip_errors else None
@@ -165,10 +165,10 @@ def _test_set(
     if not files:
         return predictor.test_set({}, _recipe_of(path), **skipping)
     for name, given in files.items():
-        if isinstance(given, list) and name not in predictor.several:
-            raise TransductError(
-                f"found {len(given)} files for {name}; a model of {task_of(path)} takes one"
-            )
+        require(
+            isinstance(given, str) or name in predictor.several,
+            f"found {len(given)} files for {name}; a model of {task_of(path)} takes one",
+        )
     return predictor.test_set(files, None, **skipping, **_rules(path, predictor))
 
 

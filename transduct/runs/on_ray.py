@@ -77,7 +77,8 @@ def train_on_ray(
         if refused := [path.read_text() for path in sorted(scratch.glob("refused_*"))]:
             raise TransductError(refused[0])
     except TrainingFailedError as error:
-        raise TrainingFailed(f"{_reason(error)}; go on with {{resume}}") from error
+        *_, reason = str(error).strip().splitlines()
+        raise TrainingFailed(f"{reason}; go on with {{resume}}") from error
     finally:
         remove(scratch)
     return directory / "model"
@@ -94,8 +95,3 @@ def _rank(launcher: str, call: Mapping[str, Any]) -> None:
     except TransductError as error:
         scratch.mkdir(parents=True, exist_ok=True)
         (scratch / f"refused_{rank}").write_text(str(error))
-
-
-def _reason(error: BaseException) -> str:
-    """The last line of what Ray says about a failed training."""
-    return str(error).strip().splitlines()[-1]

@@ -32,7 +32,7 @@ from transduct.config import (
 from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import START, names_of, require_files
-from transduct.data.sources import INSTEAD, TextSource, is_table
+from transduct.data.sources import INSTEAD, TextSource, is_table, listed
 from transduct.data.suspicions import suspicions
 from transduct.data.text_warnings import warned_once
 from transduct.devices import crowded, pick_device, slow_precision
@@ -58,6 +58,7 @@ from transduct.storage import (
     write_directory,
     write_file,
 )
+from transduct.tasks import shortcut
 from transduct.tasks.base import Task, task_class, with_defaults
 from transduct.training.config import goes_on, unfinished_warmup
 from transduct.training.distributed import Ranks
@@ -102,10 +103,12 @@ def train(
     verb = _train_stages if recipe.stages or recipe.ensemble else _train_one
     directory = Path(from_home(directory))
     ranks = Ranks.join(pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))))
+    if ranks.rank != 0:
+        notify = report = ignore
     with training_alone(), ranks.naming_lost():
         if ranks.world > 1:
             _require_alike(ranks, directory)
-        return verb(recipe, directory, resume, notify, report)
+        return verb(recipe, directory, ranks, resume, notify, report)
 
 
 def _require_alike(ranks: Ranks, directory: Path) -> None:
@@ -127,13 +130,15 @@ def _require_alike(ranks: Ranks, directory: Path) -> None:
 
 
 def _train_stages(
-    recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]
+    recipe: Recipe,
+    directory: Path,
+    ranks: Ranks,
+    resume: bool,
+    notify: Notify,
+    report: Callable[[Event], None],
 ) -> Path:
     model = directory / "model"
     directory = directory.resolve()  # absolute, like a filled-in `start_from`
-    ranks = Ranks.join(pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))))
-    if ranks.rank != 0:
-        notify = ignore
     stages = _stages_in(directory, recipe)
     filled_in = _checked(stages, recipe.ensemble)  # before the first stage is trained
     recipe = _with_absolute_paths(recipe)
@@ -156,7 +161,8 @@ def _train_stages(
                 notify(f"stage {number} takes no more steps: stage {number + 1} started from it")
                 continue
             ensemble_run = first if recipe.ensemble and folder != first else None
-            _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, ensemble_run)
+            begun = (folder / RECIPE).exists()
+            _train_one(stage, folder, ranks, begun, notify, report, ensemble_run)
             if ranks.rank == 0:
                 # After each stage: whoever watches the run sees one log that grows.
                 _join_logs([*stages][:number], directory / LOG)
@@ -180,14 +186,12 @@ def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
             be combined.
     """
     stages: dict[Path, Recipe] = {}
-    before: Path | None = None
     for number, stage in enumerate(stages_of(recipe), 1):
-        folder = directory / f"stage_{number}"
+        folder, before = directory / f"stage_{number}", directory / f"stage_{number - 1}"
         stage = _as_begun(stage, folder)
-        if not recipe.ensemble and before is not None and stage.model.get("start_from") is None:
+        if number > 1 and not recipe.ensemble and stage.model.get("start_from") is None:
             stage = replace(stage, model={**stage.model, "start_from": str(before / "model")})
         stages[folder] = stage
-        before = folder
     require(
         not recipe.ensemble
         or (
@@ -229,8 +233,12 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
 
 def _with_sides(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     """A `tokenizer` section with the keys of each side by their full names."""
-    sides = ((side, tokenizer.get(side) or {}) for side in SIDES)
-    return {**tokenizer, **{f"{side}.{key}": v for side, own in sides for key, v in own.items()}}
+    inner = {
+        f"{side}.{key}": value
+        for side in SIDES
+        for key, value in (tokenizer.get(side) or {}).items()
+    }
+    return {**tokenizer, **inner}
 
 
 def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) -> None:
@@ -410,29 +418,27 @@ def _fix_step(task: Task, directory: Path, ranks: Ranks) -> None:
     before = begun.get("batches_per_step")
     if before and asked in (None, before):  # with another `accumulate` the step grows with it
         asked = max(before * accumulate // begun["accumulate"], 1)
-    chosen: dict[str, Any] = {"batches_per_step": asked or accumulate * ranks.world}
-    task.training = replace(task.training, **chosen)
-    task.recipe = replace(task.recipe, training={**task.recipe.training, **chosen})
-    if idle := -chosen["batches_per_step"] % ranks.world:
-        wanted = -(-chosen["batches_per_step"] // ranks.world) * ranks.world
+    batches = asked or accumulate * ranks.world
+    task.training = replace(task.training, batches_per_step=batches)
+    chosen = {**task.recipe.training, "batches_per_step": batches}
+    task.recipe = replace(task.recipe, training=chosen)
+    if idle := -batches % ranks.world:
         task.notify(
-            f"warning: a step has {chosen['batches_per_step']} batches for {ranks.world} ranks, so "
-            f"{idle} of them wait once a step; training.batches_per_step={wanted} uses all"
+            f"warning: a step has {batches} batches for {ranks.world} ranks, so {idle} of them "
+            f"wait once a step; training.batches_per_step={batches + idle} uses all"
         )
 
 
 def _train_one(
     recipe: Recipe,
     directory: Path,
+    ranks: Ranks,
     resume: bool,
     notify: Notify,
     report: Callable[[Event], None],
-    beside: Path | None = None,
+    first: Path | None = None,
 ) -> Path:
-    """Train one model, with the tokenizers of the run `beside` if there is one."""
-    ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
-    if ranks.rank != 0:
-        notify = report = ignore
+    """Train one model, with the tokenizers of the ensemble's first run if there is one."""
     prepare_machine()  # before the task is made, which may compute
     task = task_class(recipe.task)(_as_begun(recipe, directory), directory, notify)
     _fix_step(task, directory, ranks)
@@ -450,8 +456,8 @@ def _train_one(
             task.check_start()
             _require_files(task, directory)
             warn_of_sources(task)
-            if beside is not None:
-                task.take_vocabularies(beside, directory)
+            if first is not None:
+                task.take_vocabularies(first, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):
                 task.prepare()
         ranks.wait()
@@ -518,8 +524,7 @@ def _warn_if_worse(final: Report, best: str | None, path: Path, notify: Notify) 
         if "notice" in record:  # other validation data: what was measured before cannot be compared
             since.clear()
         score = record.get("scores", {}).get(name)
-        if score is not None:
-            since.append(score)
+        since += [] if score is None else [score]
     if not since or name not in final.scores:
         return
     lower = name in final.lower_is_better
@@ -555,34 +560,32 @@ def chosen_recipe(
     require(
         not profile or paths, f"--profile {profile} belongs to a recipe; give one, or leave it out"
     )
-    if paths and is_table(paths[0]):
-        columns = files.get("columns")
+    columns, table = files.get("columns"), bool(paths) and is_table(paths[0])
+    require(
+        table or not columns,
+        f"--columns {columns} names columns of a table; give its file, such as pairs.tsv, or leave "
+        "it out",
+    )
+    if table:
         named = {"columns": column_names(columns)} if columns else {}
         files, paths = {**files, "pairs": [*paths], **named}, ()
-    elif files.get("columns"):
-        raise TransductError(
-            f"--columns {files['columns']} names columns of a table; give its file, such as "
-            "pairs.tsv, or leave it out"
-        )
     elif paths:
         refuse_other_files(Path(from_home(paths[0])))
     if any(files.values()):
-        if paths:
-            raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
+        require(not paths, f"found a recipe ({', '.join(paths)}) and text files; give one of them")
         if resume and (directory / RECIPE).exists():
             return run_of_files(directory, files, overrides)
         require_run_folder(directory, resume)  # before counting the text, which may take long
-        return file_recipe("translation", files, overrides, notify)
+        return file_recipe(files, overrides, notify)
     if paths:
         return load_recipe(Path(paths[0]), overrides, profile)
     if resume and (directory / RECIPE).exists():
         recipe = own_recipe(directory, overrides)
         _report_unchanged(directory, overrides, notify)
         return recipe
+    require(not resume, f"{directory}: holds no run to resume; name it with --out")
     none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
-    raise TransductError(
-        f"{directory}: holds no run to resume; name it with --out" if resume else none
-    )
+    raise TransductError(none)
 
 
 def _report_unchanged(directory: Path, overrides: Sequence[str], notify: Notify) -> None:
@@ -590,12 +593,10 @@ def _report_unchanged(directory: Path, overrides: Sequence[str], notify: Notify)
     begun = load_recipe(directory / RECIPE)
     for override in overrides:
         if load_recipe(directory / RECIPE, [override]) == begun:
-            remedy = "it has this value already"
-            if (directory / "model" / CONFIG).exists():
-                remedy += (
-                    ", and is finished; to train it further, give more steps: training.steps=N"
-                )
-            notify(f"{directory}: the override '{override}' changes nothing: {remedy}")
+            finished = ", and is finished; to train it further, give more steps: training.steps=N"
+            more = finished if (directory / "model" / CONFIG).exists() else ""
+            found = f"the override '{override}' changes nothing: it has this value already"
+            notify(f"{directory}: {found}{more}")
 
 
 def column_names(text: str) -> list[str] | list[int]:
@@ -614,35 +615,37 @@ def refuse_other_files(path: Path) -> None:
     Raises:
         TransductError: it is a folder, or a file of another kind.
     """
-    if path.is_dir():
-        remedy = "name a recipe, or its files with --source and --target"
-        raise TransductError(f"is a folder; {remedy}", file=str(path))
+    require(
+        not path.is_dir(),
+        "is a folder; name a recipe, or its files with --source and --target",
+        file=str(path),
+    )
     if path.suffix.lower() in (".yaml", ".yml") or not path.is_file():
         return  # what is wrong with a recipe is said where it is read
     with path.open("rb") as file:
         start = file.read(START)
-    if better := INSTEAD.get(path.suffix.lower()):
-        raise TransductError(f"expected a recipe or a table; {better}", file=str(path))
-    if not re.match(rb"\s*(#[^\n]*\n\s*|---\s*)*[\w.]+\s*:(\s|$)", start):
-        remedy = "give a recipe (.yaml), a table of pairs (.tsv), or --source FILE --target FILE"
-        raise TransductError(f"looks like text, not like a recipe; {remedy}", file=str(path))
+    better = INSTEAD.get(path.suffix.lower())
+    require(not better, f"expected a recipe or a table; {better}", file=str(path))
+    require(
+        re.match(rb"\s*(#[^\n]*\n\s*|---\s*)*[\w.]+\s*:(\s|$)", start),
+        "looks like text, not like a recipe; give a recipe (.yaml), a table of pairs (.tsv), or "
+        "--source FILE --target FILE",
+        file=str(path),
+    )
 
 
-def file_recipe(
-    task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify
-) -> Recipe:
-    """A recipe for training files without one; the task chooses the sizes and notifies which."""
+def file_recipe(files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
+    """A recipe for training files without one; see `tasks.shortcut`."""
     asked: dict[str, Any] = {}
     for override in overrides:
         asked = merge(asked, parse_override(override))
     sections = {name: section for name, section in asked.items() if isinstance(section, Mapping)}
-    tree = task_class(task).file_recipe(
+    tree = shortcut.file_recipe(
         {name: given if name == "columns" else from_home(given) for name, given in files.items()},
         notify,
         sections,
     )
-    tree = merge(tree, asked)
-    recipe = recipe_from(tree, "the recipe for your files")
+    recipe = recipe_from(merge(tree, asked), "the recipe for your files")
     expand_homes(recipe)
     return recipe
 
@@ -656,23 +659,18 @@ def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[
     recipe = own_recipe(directory, overrides)
 
     def paths(corpora: Any, side: str, root: str) -> list[Path]:
-        sources = [
-            source.get(side) or []
-            for source in (corpora if isinstance(corpora, list) else [corpora or {}])
-        ]
-        names = [
-            name for source in sources for name in ([source] if isinstance(source, str) else source)
-        ]
+        sources = corpora if isinstance(corpora, list) else [corpora or {}]
+        names = [name for source in sources for name in listed(source.get(side) or [])]
         return [(Path(root) / name).resolve() for name in names]
 
     for split, prefix in (("train", ""), ("valid", "valid_")):
         for side in ("source", "target", "pairs"):
             given = paths({side: from_home(files.get(prefix + side))}, side, ".")
             theirs = paths(recipe.data.get(split), side, recipe.data["root"])
-            if given != theirs:
-                found, wanted = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
-                option = f"--{prefix}{side}".replace("_", "-") if side != "pairs" else "the table"
-                raise TransductError(
-                    f"{directory}: {option} is {found}, its run has {wanted}; choose another --out"
-                )
+            found, wanted = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
+            option = f"--{prefix}{side}".replace("_", "-") if side != "pairs" else "the table"
+            require(
+                given == theirs,
+                f"{directory}: {option} is {found}, its run has {wanted}; choose another --out",
+            )
     return recipe

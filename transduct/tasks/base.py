@@ -25,8 +25,8 @@ from transduct.records import record
 from transduct.storage import WEIGHTS, has_begun, read_tensors
 from transduct.tasks.model import LATER, LabelRows, card, check_shapes, files_summary, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled, with_brought
-from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
+from transduct.training.distributed import Terms
 from transduct.training.log import ignore
 from transduct.training.optim import freeze
 
@@ -75,10 +75,15 @@ class Task(ABC):
         validated_in_part: whether validations during training may score some of the examples. A
             text whose lines belong together, or pictures that are read as a stream, are scored
             whole.
+        hypotheses: how many texts a validation generates for each example; 0 if it generates none.
+        search: options of the validations during training.
+        reads_train: whether the files of `data.train` are read.
         prepares: whether `transduct prepare` can make its corpus.
         label_rows: the weights with a row for each label, if any.
-        ensembles: whether several models can answer as one. If so, the last three functions say
-            how.
+        ensembles: whether several models can answer as one. If so, three functions say how:
+            `check_alike` checks the recipes of some stages by folder, `take_vocabularies` copies
+            what a run must share with the first one, and `combine` writes the models in some
+            directories as one.
         data: the recipe's `data` section, with at least `train`, `valid`, `root` and `workers`.
         recipe: with every default filled in.
         vocabulary: the tokens of its tokenizer, and `labels` those of its training data. Both are
@@ -93,6 +98,9 @@ class Task(ABC):
     derived: ClassVar[Mapping[str, str]] = {}
     label_rows: ClassVar[LabelRows | None] = None
     ensembles: ClassVar[bool] = False
+    check_alike: Callable[[Mapping[Path, Recipe]], None]
+    take_vocabularies: Callable[[Path, Path], None]
+    combine: Callable[[Sequence[Path], Path], None]
     prepares: ClassVar[bool] = False
     validated_in_part: ClassVar[bool] = True
     data: Any
@@ -102,6 +110,9 @@ class Task(ABC):
     recipe: Recipe
     corpus: Any = ()  # a `Corpus`, if the examples stand in one
     scores: Sequence[str] = ()
+    hypotheses: int = 0
+    search: Mapping[str, Any] = {}
+    reads_train: bool = True
     vocabulary: int = ANY_SIZE
     labels: Sequence[str] = ("", "")
 
@@ -165,21 +176,6 @@ class Task(ABC):
     def samples(self, data: Any, outputs: Sequence[Any]) -> list[tuple[str, ...]]:  # noqa: ARG002
         """A few examples and their outputs, to be shown with a validation."""
         return []
-
-    @property
-    def reads_train(self) -> bool:
-        """Whether the files of `data.train` are read."""
-        return True
-
-    @property
-    def hypotheses(self) -> int:
-        """How many texts a validation generates for each example; 0 if it generates none."""
-        return 0
-
-    @property
-    def search(self) -> Mapping[str, Any]:
-        """Options of the validations during training."""
-        return {}
 
     def report_leaks(self, what: str, rows: Iterable[Sequence[Any]], *columns: int) -> None:
         """Before the first step, warn of examples to evaluate on that are trained on.
@@ -248,8 +244,7 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """Returns the model to train, with the weights of `model.start_from` if set."""
         rows = self.label_rows and replace(self.label_rows, labels=self.labels)
-        built: nn.Module = self.model.build(self.model_config(), self.notify, self.rename, rows)
-        return built
+        return self.model.build(self.model_config(), self.notify, self.rename, rows)
 
     @property
     def windows(self) -> int:
@@ -340,31 +335,6 @@ class Task(ABC):
         frozen = {"frozen": self.training.freeze} if self.training.freeze else {}
         settings = {**self.settings(), **frozen}
         write_model(directory, self.name, model, settings, self.files(model), about)
-
-    # For tasks whose models can answer as one, and for a training without a recipe.
-
-    @staticmethod
-    def file_recipe(
-        files: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Returns a recipe for training files without one; `asked` holds the sections set by the
-        call."""
-        raise NotImplementedError
-
-    @staticmethod
-    def check_alike(stages: Mapping[Path, Recipe]) -> None:
-        """Checks that the models of some stages, by folder, can answer as one."""
-        raise NotImplementedError
-
-    @staticmethod
-    def take_vocabularies(first: Path, run: Path) -> None:
-        """Copies to `run` what it must share with the ensemble's first run."""
-        raise NotImplementedError
-
-    @staticmethod
-    def combine(directories: Sequence[Path], out: Path) -> None:
-        """Writes the models in some directories as one model directory."""
-        raise NotImplementedError
 
 
 def task_class(name: str) -> type[Task]:

@@ -21,10 +21,9 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, writ
 from transduct.data.files import WORDS_AT_ONCE, Refused, pack
 from transduct.data.images import ImageSource, fitted, read_labelled
 from transduct.data.text import in_chunks
-from transduct.errors import TransductError, require
+from transduct.errors import require
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import ViT
-from transduct.predictors.base import Notify
 from transduct.predictors.image_classification import (
     About,
     Batch,
@@ -39,7 +38,7 @@ from transduct.records import record
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_summary
 from transduct.tasks.sections import Sections
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 ABOUT = "pictures.json"
 
@@ -117,7 +116,7 @@ class PictureRows:
     def _trained(self, source: ImageSource) -> Iterator[tuple[np.ndarray, int]]:
         for name, picture, label in read_labelled(source, Path(self.data.root), self.refused):
             square = fitted(picture, self.data.size)
-            if share(name) < self.data.hold_out:
+            if fraction(name) < self.data.hold_out:
                 self._held.append((f"{source.images}: {name}", label))
                 self._file.write(pack(square).tobytes())
                 continue
@@ -132,49 +131,9 @@ def _chunks(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[list[Ragged]]:
         yield [ragged([words for words, _ in chunk]), ragged([[label] for _, label in chunk])]
 
 
-def share(name: str) -> float:
+def fraction(name: str) -> float:
     """A pseudo-random number from 0 to 1 that depends on nothing but the name."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64
-
-
-def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corpus:
-    """Prepare the training pictures, decoded and resized, as a corpus, with `ABOUT` in its folder.
-
-    Raises:
-        TransductError: an archive or a picture cannot be read, there is only one label, or nothing
-            is left.
-    """
-
-    def fill(folder: Path) -> dict[str, Any]:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            rows = PictureRows(data, file)
-            manifest = write_rows(folder, 2, rows.sources())
-        origin = files_summary(data, rows.refused.dropped)
-        require(
-            rows.labels,
-            f"no picture is left to train on {origin}; check data.train and data.hold_out",
-        )
-        if len(rows.labels) == 1:
-            [label] = rows.labels
-            raise TransductError(
-                f"found one label to train on ('{label}'), expected at least 2; check data.train"
-            )
-        trained, _, _ = manifest["weights"][-1]  # before what is held out
-        require(
-            not data.hold_out or trained != manifest["rows"],
-            f"data.hold_out is {data.hold_out}, which keeps back none of {trained:,} "
-            "pictures; raise it",
-        )
-        (folder / ABOUT).write_text(
-            json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8"
-        )
-        notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {origin}")
-        rows.refused.report(notify)
-        if trained < manifest["rows"]:
-            notify(f"held out: {manifest['rows'] - trained:,} pictures")
-        return manifest | {"dropped": rows.refused.dropped}
-
-    return build(directory, inputs_of(data, {}, ignored=("augmentation",)), fill, notify)
 
 
 class ImageClassificationTask(Task):
@@ -195,7 +154,8 @@ class ImageClassificationTask(Task):
 
         Checking them first finds a mistake before hours of training.
         """
-        self.corpus = prepare(self.data, self.directory / "corpus", self.notify)
+        inputs = inputs_of(self.data, {}, ignored=("augmentation",))
+        self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
         about = (self.corpus.directory / ABOUT).read_text(encoding="utf-8")
         self.about = record(About, json.loads(about), "pictures", ABOUT)
         self.labels = self.about.labels
@@ -211,6 +171,41 @@ class ImageClassificationTask(Task):
         elif self.examples() < len(self.corpus):
             self._validation = HeldOut(self.corpus, self.examples(), self.data.size)
 
+    def _fill(self, folder: Path) -> dict[str, Any]:
+        """Write the training pictures, decoded and resized, and `ABOUT` them.
+
+        Raises:
+            TransductError: an archive or a picture cannot be read, there is only one label, or
+                nothing is left.
+        """
+        with tempfile.TemporaryFile(dir=folder) as file:
+            rows = PictureRows(self.data, file)
+            manifest = write_rows(folder, 2, rows.sources())
+        rows_left, held_out = manifest["rows"], self.data.hold_out
+        origin = files_summary(self.data, rows.refused.dropped)
+        require(
+            rows.labels,
+            f"no picture is left to train on {origin}; check data.train and data.hold_out",
+        )
+        require(
+            len(rows.labels) > 1,
+            f"found one label to train on ('{next(iter(rows.labels))}'), expected at least 2; "
+            "check data.train",
+        )
+        trained, _, _ = manifest["weights"][-1]  # before what is held out
+        require(
+            not held_out or trained != rows_left,
+            f"data.hold_out is {held_out}, which keeps back none of {trained:,} pictures; raise it",
+        )
+        (folder / ABOUT).write_text(
+            json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8"
+        )
+        self.notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {origin}")
+        rows.refused.report(self.notify)
+        if trained < rows_left:
+            self.notify(f"held out: {rows_left - trained:,} pictures")
+        return manifest | {"dropped": rows.refused.dropped}
+
     def _labelled(self, source: ImageSource) -> LabelledPictures:
         # `prepare` has reported
         return LabelledPictures(source, self.data.root, self.data.broken, reported=True)
@@ -220,7 +215,6 @@ class ImageClassificationTask(Task):
         return self.corpus.weights[-1][0]
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        """The pictures of an epoch."""
         patches = self.model_config().grid ** 2
         make = partial(
             batch_of,
@@ -250,5 +244,4 @@ class ImageClassificationTask(Task):
         return PictureClassifier(model, self.about, self.decoding)
 
     def settings(self) -> dict[str, Any]:
-        """The labels and colours of the training pictures too."""
         return {"pictures": asdict(self.about), **super().settings()}

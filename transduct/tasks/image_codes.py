@@ -33,7 +33,7 @@ from transduct.predictors.image_codes import (
 from transduct.segments import Filler
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.sections import Sections
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 
 def batch_of(numbers: Indices, *, corpus: Corpus, size: int, places: int) -> Batch:
@@ -70,7 +70,6 @@ class ImageCodesTask(Task):
             self.report_leaks("validation pictures", rows, 0)
 
     def epoch(self, number: int) -> Epoch[Batch]:  # noqa: ARG002 (pictures are always the same)
-        """The pictures of an epoch."""
         places = self.model_config().places
         make = partial(batch_of, corpus=self.corpus, size=self.data.size, places=places)
         return Epoch(np.full((len(self.corpus), 1), places), make, self.corpus.weights)

@@ -33,7 +33,7 @@ from transduct.predictors.language_modeling import (
 from transduct.tasks.base import Epoch
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 
 def batch_of(numbers: Indices, *, corpus: Corpus, cuts: Indices, context: int) -> Batch:
@@ -70,20 +70,17 @@ class LanguageModelingTask(TextTask):
                 window.
         """
         data = self.data
-        if data.valid is not None:
-            refused = Refused(data.broken)
-            self._validation = list(texts_of([data.valid], Path(data.root), refused))
-            refused.report(self.notify, "data.valid: ")
+        self.read_validation()
         self.make_tokenizer(self._lines(Refused(data.broken)))
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
         def fill(folder: Path) -> dict[str, Any]:
-            share, refused = UnknownRate("lines"), Refused(data.broken)
-            tokens = self._tokens(share, refused)
+            unknown, refused = UnknownRate("lines"), Refused(data.broken)
+            tokens = self._tokens(unknown, refused)
             manifest = write_rows(folder, 1, [(1.0, in_rows(tokens, data.context))])
             refused.report(self.notify)
-            if str(share):
-                self.notify(f"corpus prepared{share}")
+            if str(unknown):
+                self.notify(f"corpus prepared{unknown}")
             return manifest
 
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
@@ -99,11 +96,11 @@ class LanguageModelingTask(TextTask):
         """The number of tokens in the corpus, including the end token before the text."""
         return int(self.corpus.lengths.sum())
 
-    def _tokens(self, share: UnknownRate, refused: Refused) -> Iterator[Indices]:
+    def _tokens(self, unknown: UnknownRate, refused: Refused) -> Iterator[Indices]:
         """Yields the text's tokens in parts, with an end token before the text."""
         for chunk in in_chunks(self._lines(refused), len):
             run = with_ends(self.tokenizer, chunk)
-            share.add(lines_of(run)[1:])
+            unknown.add(lines_of(run)[1:])
             yield np.array(run, np.int32)
         yield np.array([END], np.int32)
 
@@ -120,7 +117,6 @@ class LanguageModelingTask(TextTask):
         )
 
     def loss(self, model: GPT, batch: Batch) -> Terms:
-        """Cross-entropy, summed over tokens."""
         hidden = model.hidden(batch.inputs, batch.segments)
         smoothing = self.training.label_smoothing
         loss, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)

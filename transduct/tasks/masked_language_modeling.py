@@ -38,7 +38,7 @@ from transduct.predictors.masked_language_modeling import (
 from transduct.tasks.base import Epoch
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 
 def batch_of(
@@ -113,10 +113,7 @@ class MaskedLanguageModelingTask(TextTask):
             TransductError: a file is missing, damaged or not UTF-8, or there is too little text.
         """
         data = self.data
-        if data.valid is not None:
-            refused = Refused(data.broken)
-            self._validation = list(texts_of([data.valid], Path(data.root), refused))
-            refused.report(self.notify, "data.valid: ")
+        self.read_validation()
         texts = texts_of(data.train, Path(data.root), Refused(data.broken))
         self.make_tokenizer(texts)
         if self._validation is not None:
@@ -152,9 +149,8 @@ class MaskedLanguageModelingTask(TextTask):
     def growth(self) -> float:
         """The factor by which BPE dropout lengthens the lines of the corpus."""
         sides = [0, 1] if self.data.next_sentence else [0]
-        return growth(
-            self.corpus, sides, 1 + len(sides), self.tokenizer, self.tokenizer_config.dropout
-        )
+        dropout = self.tokenizer_config.dropout
+        return growth(self.corpus, sides, 1 + len(sides), self.tokenizer, dropout)
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over masked tokens and, as a second term, over pairs

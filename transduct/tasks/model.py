@@ -32,19 +32,19 @@ class LabelRows:
 
     Attributes:
         labels: in the order of this model's rows.
-        held: the keys under which `config.json` lists another model's labels, such as ("pictures",
+        keys: those under which `config.json` lists another model's labels, such as ("pictures",
             "labels").
         weights: patterns for the names of these weights.
     """
 
     labels: Sequence[str]
-    held: Sequence[str]
+    keys: Sequence[str]
     weights: Sequence[str]
 
     def order(
-        self, model: nn.Module, directory: Path, notify: Notify, held: dict[str, Tensor]
+        self, model: nn.Module, directory: Path, notify: Notify, weights: dict[str, Tensor]
     ) -> None:
-        """Reorder the weights `held` of another model to this one's labels, in place; missing rows
+        """Reorder the weights of another model to this one's labels, in place; missing rows
         are `model`'s.
 
         Raises:
@@ -53,7 +53,7 @@ class LabelRows:
         rows = {
             name: weight
             for name, weight in storage.weights_of(model).items()
-            if name in held and any(fnmatchcase(name, pattern) for pattern in self.weights)
+            if name in weights and any(fnmatchcase(name, pattern) for pattern in self.weights)
         }
         if not rows:
             return
@@ -64,15 +64,15 @@ class LabelRows:
         known, taken = [label for label in self.labels if label in places], False
         for name, weight in rows.items():
             rest = len(weight) - len(self.labels)
-            if len(held[name]) != len(theirs) + rest:  # a head with another number of outputs
-                held[name] = weight
-            elif held[name].shape[1:] == weight.shape[1:]:
+            if len(weights[name]) != len(theirs) + rest:  # a head with another number of outputs
+                weights[name] = weight
+            elif weights[name].shape[1:] == weight.shape[1:]:
                 # another width is refused later, with all weights
                 mixed = weight.clone()
                 to = [number for number, label in enumerate(self.labels) if label in places]
-                mixed[to] = held[name][[places[label] for label in known]]
-                mixed[len(self.labels) :] = held[name][len(theirs) :]
-                held[name], taken = mixed, True
+                mixed[to] = weights[name][[places[label] for label in known]]
+                mixed[len(self.labels) :] = weights[name][len(theirs) :]
+                weights[name], taken = mixed, True
         known = known if taken else []
         new = [label for label in self.labels if label not in known]
         added = f"; new: {', '.join(new)}" if new else ""
@@ -80,7 +80,7 @@ class LabelRows:
 
     def _labels_in(self, directory: Path) -> list[str]:
         found: Any = configuration(directory)
-        for key in self.held:
+        for key in self.keys:
             found = found.get(key) if isinstance(found, dict) else None
         return composed_labels(list(map(str, found))) if isinstance(found, list) else []
 
@@ -145,10 +145,10 @@ def check_shapes(
     for name in own.keys() & other.keys():
         if own[name].shape != other[name].shape:
             before = configuration(directory).get("model")
-            theirs, ours = before if isinstance(before, dict) else {}, vars(config)
+            theirs = before if isinstance(before, dict) else {}
             unequal = [
                 f"{derived.get(key, f'model.{key}')} is {value}, that one has {theirs[key]}"
-                for key, value in ours.items()
+                for key, value in vars(config).items()
                 if key in theirs and theirs[key] != value and derived.get(key) not in LATER
             ]
             raise TransductError(

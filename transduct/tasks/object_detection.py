@@ -19,13 +19,12 @@ from transduct.data.annotated_images import (
     read_examples,
 )
 from transduct.data.batching import Indices
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
+from transduct.data.corpus import Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused
 from transduct.data.text import in_chunks
 from transduct.errors import needing, require
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import Config, Detr
-from transduct.predictors.base import Notify
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.object_detection import (
     AnnotatedImagesConfig,
@@ -38,7 +37,7 @@ from transduct.predictors.object_detection import (
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_summary
 from transduct.tasks.sections import Sections
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 LABELS = "labels.json"
 
@@ -46,50 +45,6 @@ LABELS = "labels.json"
 def batch_of(numbers: Indices, *, scenes: Scenes, config: Config, epoch: int) -> Batch:
     """Make a batch of the scenes with given numbers: a pure function of (seed, epoch, scene)."""
     return make_batch([scenes.scene(number, epoch) for number in numbers.tolist()], config)
-
-
-def prepare(data: AnnotatedImagesConfig, directory: Path, notify: Notify) -> Corpus:
-    """Prepare the training pictures, decoded, as a corpus, with their labels in `LABELS`, in order
-    of appearance.
-
-    Raises:
-        TransductError: a file cannot be read, or nothing is left.
-    """
-
-    def fill(folder: Path) -> dict[str, Any]:
-        labels: dict[str, int] = {}
-        refused = Refused(data.broken)
-
-        def chunks(source: SceneSource) -> Iterator[list[Ragged]]:
-            examples = read_examples(
-                source,
-                Path(data.root),
-                data.side,
-                lambda label: labels.setdefault(label, len(labels)),
-                refused,
-            )
-            for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS_AT_ONCE):
-                yield [ragged(column) for column in zip(*chunk, strict=True)]
-
-        manifest = write_rows(folder, 3, ((1.0, chunks(source)) for source in data.train))
-        refused.report(notify)
-        require(
-            labels and not any(start == stop for start, stop, _ in manifest["weights"]),
-            f"found no object to train on {files_summary(data, refused.dropped)}; check data.train",
-        )
-        (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
-        notify(
-            f"corpus prepared: {manifest['rows']:,} pictures {files_summary(data, refused.dropped)}"
-        )
-        return manifest | {"dropped": refused.dropped}
-
-    photographs = [  # the other settings of a collage do not change the corpus
-        replace(each, collage=each.collage and Collage(photographs=each.collage.photographs))
-        for each in data.train
-    ]
-    return build(
-        directory, inputs_of(replace(data, train=photographs), {}, ignored=("flip",)), fill, notify
-    )
 
 
 class ObjectDetectionTask(Task):
@@ -114,7 +69,12 @@ class ObjectDetectionTask(Task):
         training.
         """
         data = self.data
-        self.corpus = prepare(data, self.directory / "corpus", self.notify)
+        photographs = [  # the other settings of a collage do not change the corpus
+            replace(each, collage=each.collage and Collage(photographs=each.collage.photographs))
+            for each in data.train
+        ]
+        inputs = inputs_of(replace(data, train=photographs), {}, ignored=("flip",))
+        self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
         self.labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         queries = self.model_config().queries
         pasted = (source.collage.objects[1] for source in data.train if source.collage)
@@ -129,6 +89,36 @@ class ObjectDetectionTask(Task):
         if data.valid is not None:
             self._validation = self._read(data.valid, "validation")
 
+    def _fill(self, folder: Path) -> dict[str, Any]:
+        """Write the training pictures, decoded, and their labels in order of appearance.
+
+        Raises:
+            TransductError: a file cannot be read, or nothing is left.
+        """
+        data, refused, labels = self.data, Refused(self.data.broken), dict[str, int]()
+
+        def chunks(source: SceneSource) -> Iterator[list[Ragged]]:
+            examples = read_examples(
+                source,
+                Path(data.root),
+                data.side,
+                lambda label: labels.setdefault(label, len(labels)),
+                refused,
+            )
+            for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS_AT_ONCE):
+                yield [ragged(column) for column in zip(*chunk, strict=True)]
+
+        manifest = write_rows(folder, 3, ((1.0, chunks(source)) for source in data.train))
+        refused.report(self.notify)
+        origin = files_summary(data, refused.dropped)
+        require(
+            labels and not any(start == stop for start, stop, _ in manifest["weights"]),
+            f"found no object to train on {origin}; check data.train",
+        )
+        (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
+        self.notify(f"corpus prepared: {manifest['rows']:,} pictures {origin}")
+        return manifest | {"dropped": refused.dropped}
+
     def _read(self, source: SceneSource, part: str) -> list[Example]:
         refused = Refused(self.data.broken)
         scenes = SceneSet(source, self.data.root).read(self.labels, self.data.side, refused)
@@ -138,7 +128,6 @@ class ObjectDetectionTask(Task):
         return scenes
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        """The scenes of an epoch."""
         data, config = self.data, self.model_config()
         scenes = Scenes(self.corpus, data.train, data.side, self.training.seed, data.flip)
         make = partial(batch_of, scenes=scenes, config=config, epoch=number)
@@ -174,7 +163,6 @@ class ObjectDetectionTask(Task):
         return Detector(model, self.labels, self.decoding)
 
     def samples(self, data: Sequence[Example], outputs: Sequence[Any]) -> list[tuple[str, ...]]:
-        """A few scenes, with the objects found and expected."""
         shown = three_of(len(data))
         return [(f"scene {i}", str(outputs[i]), self._described(data[i])) for i in shown]
 

@@ -90,10 +90,8 @@ class ModelSection:
             key="model.size",
         )
         values = {name: value for name, value in section.items() if name not in own}
-        if clashes := [name for name in derived if name in values]:
-            raise TransductError(
-                f"{{key}} cannot be set; set {derived[clashes[0]]}", key=f"model.{clashes[0]}"
-            )
+        for name, key in derived.items():
+            require(name not in values, f"{{key}} cannot be set; set {key}", key=f"model.{name}")
         self.values = {**self.family.sizes.get(known.size or "", {}), **values}
         self.start = None if known.start_from is None else inside(known.start_from)
         self.model: Any  # the one last configured, without memory for its weights
@@ -105,9 +103,8 @@ class ModelSection:
         Raises:
             TransductError: there is no such model, or it is too large for any machine.
         """
-        config: Any = record(
-            self.family.config, {**self.values, **derived}, "model", hidden=self.derived
-        )
+        values = {**self.values, **derived}
+        config: Any = record(self.family.config, values, "model", hidden=self.derived)
         self.model = blank(self.family.build, config)
         parameters = [*self.model.parameters()]
         self.weights = sum(p.numel() for p in parameters)

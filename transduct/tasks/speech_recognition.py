@@ -4,7 +4,7 @@ Let N be the frames and M the target tokens of a batch.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
@@ -49,7 +49,7 @@ from transduct.tasks.base import Epoch
 from transduct.tasks.model import files_summary, searched
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 
 def batch_of(
@@ -99,6 +99,8 @@ class SpeechRecognitionTask(TextTask):
         )
         self.hearing = Hearing(data.features, data.max_seconds, data.leave_out)
         self._speakers = set[str]()  # of all recordings read so far
+        self.hypotheses = self.decoding.validation_beam
+        self.search = {"beam": self.decoding.validation_beam}
 
     def prepare(self) -> None:
         """Read the validation set, train the tokenizer unless the run has one, and prepare the
@@ -121,7 +123,8 @@ class SpeechRecognitionTask(TextTask):
             )
         self.make_tokenizer(self._texts())
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
-        inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": self._longest}
+        longest = self.model_config().max_length
+        inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": longest}
         for source in data.train:
             if path := segments_of(root / source.sounds):
                 inputs[f"file segments of {source.sounds}"] = sha256(path.read_bytes()).hexdigest()
@@ -151,8 +154,9 @@ class SpeechRecognitionTask(TextTask):
                 yield each
 
     def _fill(self, folder: Path) -> dict[str, Any]:
-        data, found, share = self.data, Tally(Refused(self.data.broken)), UnknownRate("transcripts")
-        sources = [self._learnable(source, found, share) for source in data.train]
+        data, found = self.data, Tally(Refused(self.data.broken))
+        unknown = UnknownRate("transcripts")
+        sources = [self._learnable(source, found, unknown) for source in data.train]
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
         self._check_speakers()
         for source, (start, stop, _) in zip(data.train, manifest["weights"], strict=True):
@@ -163,7 +167,7 @@ class SpeechRecognitionTask(TextTask):
         changed = (
             f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
         )
-        self.notify(f"corpus prepared: {count:,} recordings {files}{changed}{share}")
+        self.notify(f"corpus prepared: {count:,} recordings {files}{changed}{unknown}")
         found.refused.report(self.notify)
         return manifest | {"dropped": found.dropped}
 
@@ -185,55 +189,46 @@ class SpeechRecognitionTask(TextTask):
         if data.test is not None and not out <= self._speakers:
             # to note their speakers
             deque(self._recordings(data.test, Tally(Refused("skip"))), maxlen=0)
-        if unknown := sorted(out - self._speakers):
-            there = ", ".join(sorted(filter(None, self._speakers))) or "none"
-            raise TransductError(
-                f"{{key}} names '{unknown[0]}', who has no recording; speakers are: {there}",
-                key="data.leave_out",
-            )
-
-    @property
-    def _longest(self) -> int:
-        """The most tokens of a text that the model can generate, the end token included."""
-        return self.model_config().max_length
+        unknown = sorted(out - self._speakers)
+        there = ", ".join(sorted(filter(None, self._speakers))) or "none"
+        require(
+            not unknown,
+            f"{{key}} names '{', '.join(unknown)}', who has no recording; speakers are: {there}",
+            key="data.leave_out",
+        )
 
     def _learnable(
-        self, source: SoundSource, found: Tally, share: UnknownRate
+        self, source: SoundSource, found: Tally, unknown: UnknownRate
     ) -> Iterator[Recording]:
         """Yields the recordings that are long enough for CTC at the highest speed, and whose texts
-        fit the model; counts unknown tokens of their texts in `share`.
+        fit the model; counts unknown tokens of their texts.
 
         Where recordings are joined to strings, a string may repeat one recording, and that text
         must fit too.
         """
-        features, fastest, longest = (
-            self.data.features,
-            max(self.data.augment.speeds),
-            self._longest,
-        )
+        fastest, longest = max(self.data.augment.speeds), self.model_config().max_length
         for each in self._recordings(source, found):
             with found.refused.each():
-                tokens = tokens_of(features, int(len(each.samples) / fastest))
+                tokens = tokens_of(self.data.features, int(len(each.samples) / fastest))
                 single, doubled = self.tokenizer.encode(
                     [each.text, " ".join([each.text] * source.join[1])]
                 )
-                if len(doubled) >= longest:
-                    times = f", {source.join[1]} times in a string," if source.strings else ""
-                    raise TransductError(
-                        f"{each.name}: its text{times} has {len(doubled) + 1:,} tokens with the "
-                        f"end, model.max_length is {longest:,}; raise it, or cut the recording anew"
-                    )
+                times = f", {source.join[1]} times in a string," if source.strings else ""
+                require(
+                    len(doubled) < longest,
+                    f"{each.name}: its text{times} has {len(doubled) + 1:,} tokens with the end, "
+                    f"model.max_length is {longest:,}; raise it, or cut the recording anew",
+                )
                 needed = ctc_frames(single)
                 require(
                     tokens >= needed,
                     f"{each.name}: too short, {tokens} encoder tokens, its text needs "
                     f"{needed} for CTC; check it",
                 )
-                share.add([single])
+                unknown.add([single])
                 yield each
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        """The utterances of an epoch."""
         data, seed = self.data, self.training.seed
         utterances = Utterances(self.corpus, data.train, data.features, data.augment)
         make = partial(
@@ -263,19 +258,10 @@ class SpeechRecognitionTask(TextTask):
             "ctc": (ctc.sum(), counts["ctc"], weight),
         }
 
-    @property
-    def hypotheses(self) -> int:
-        return self.decoding.validation_beam
-
-    @property
-    def search(self) -> Mapping[str, Any]:
-        return {"beam": self.decoding.validation_beam}
-
     def predictor(self, model: Speech) -> Recogniser:
         return Recogniser(model, self.tokenizer, self.hearing, self.decoding)
 
     def samples(self, data: list[Recording], outputs: Sequence[str]) -> list[tuple[str, ...]]:
-        """A few recordings, with the texts found and expected."""
         return [(data[i].name, outputs[i], data[i].text) for i in three_of(len(data))]
 
     def examples(self) -> int:

@@ -44,8 +44,12 @@ def run_tokenizer(
             them.
     """
     begun = has_begun(path.parent)
-    if begun:
-        _require_unchanged(path)
+    expected = _digests_of(path.parent).get(path.name)
+    require(
+        not (begun and path.exists()) or expected in (None, Tokenizer.load(path).digest),
+        f"{path}: has changed since its run began, and the checkpoints here were trained with "
+        "the old one; put that back or choose another --out",
+    )
     brought = (
         next((start / name for name in names if (start / name).exists()), None) if start else None
     )
@@ -78,17 +82,6 @@ def _digests_of(run: Path) -> dict[str, str]:
     """The digests of a run's tokenizers by file name, as they were when its training began; runs of
     0.1 have none."""
     return read_object(run / DIGESTS, "digests of tokenizers") if (run / DIGESTS).exists() else {}
-
-
-def _require_unchanged(path: Path) -> None:
-    """Refuse a tokenizer that is not the one a run began with: the weights would belong to other
-    texts."""
-    expected = _digests_of(path.parent).get(path.name)
-    require(
-        not path.exists() or expected in (None, Tokenizer.load(path).digest),
-        f"{path}: has changed since its run began, and the checkpoints here were trained with "
-        "the old one; put that back or choose another --out",
-    )
 
 
 def capacity_of(training: TrainingConfig, dropout: float = 0.0) -> int:
@@ -148,6 +141,13 @@ class TextTask(Task):
             config.dropout,
         )
         self.vocabulary = self.tokenizer.size
+
+    def read_validation(self) -> None:
+        """Read the lines to validate on."""
+        data, refused = self.data, Refused(self.data.broken)
+        if data.valid is not None:
+            self._validation = list(texts_of([data.valid], Path(data.root), refused))
+            refused.report(self.notify, "data.valid: ")
 
     def report_known_lines(self) -> None:
         """Before the first step, warn of lines to validate or test on that are trained on. Short

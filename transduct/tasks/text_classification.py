@@ -34,10 +34,9 @@ from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
-from transduct.errors import TransductError, require
+from transduct.errors import require
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.models.bert import Bert
-from transduct.predictors.base import Notify
 from transduct.predictors.model_directory import shown_labels, three_of
 from transduct.predictors.options import PredictConfig
 from transduct.predictors.text_classification import (
@@ -63,7 +62,7 @@ from transduct.tasks.base import Epoch
 from transduct.tasks.model import LabelRows, files_summary
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask, TextTraining
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 LABELS = "labels.json"
 
@@ -170,7 +169,7 @@ class TextRows:
         if data.drop_validation:
             self.dropped["held_out"] = 0
         self._evaluated = evaluated
-        self.cut, self.share = 0, UnknownRate("texts")
+        self.cut, self.unknown = 0, UnknownRate("texts")
         self._seen, self.refused = Seen(), Refused(data.broken)
 
     def chunks(self, source: TextSource) -> Iterator[list[Ragged]]:
@@ -183,7 +182,7 @@ class TextRows:
             texts = [texts for texts, _, _ in kept]
             encoded, cut = encode(self.tokenizer, self.data.kind, texts, self.data.max_length)
             self.cut += cut
-            self.share.add([*each.first, *each.second] for each in chain.from_iterable(encoded))
+            self.unknown.add([*each.first, *each.second] for each in chain.from_iterable(encoded))
             rows = [
                 row
                 for example, pieces in zip(kept, encoded, strict=True)
@@ -245,53 +244,11 @@ def labels_in(data: LabelledTextConfig) -> list[str]:
     labels = sorted(
         {label for texts, _, found in examples if all(map(str.strip, texts)) for label in found}
     )
-    if len(labels) == 1:
-        raise TransductError(
-            f"found one label to train on ('{labels[0]}'), expected at least 2; check data.train"
-        )
+    require(
+        len(labels) != 1,
+        f"found one label to train on ('{''.join(labels)}'), expected at least 2; check data.train",
+    )
     return labels
-
-
-def prepare(
-    data: LabelledTextConfig,
-    tokenizer: Tokenizer,
-    directory: Path,
-    notify: Notify,
-    evaluated: Sequence[str] = (),
-) -> Corpus:
-    """Prepare the training examples as a corpus, with their labels in its folder.
-
-    Args:
-        evaluated: the texts that `data.drop_validation` leaves out.
-
-    Raises:
-        TransductError: as `labels_in`, or nothing is left.
-    """
-
-    def fill(folder: Path) -> dict[str, Any]:
-        labels = labels_in(data)
-        (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
-        rows = TextRows(data, tokenizer, labels, known)
-        manifest = write_rows(
-            folder, 4, ((source.weight, rows.chunks(source)) for source in data.train)
-        )
-        rows.refused.report(notify)
-        rows.dropped |= {name: count for name, count in rows.refused.dropped.items() if count}
-        origin = files_summary(data, rows.dropped)
-        require(manifest["rows"], f"no example is left to train on {origin}; check data.train")
-        cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
-        notify(f"corpus prepared: {manifest['rows']:,} examples {origin}{cut}{rows.share}")
-        if labels:
-            notify(f"labels: {len(labels):,} ({shown_labels(labels)})")
-        return manifest | {"dropped": rows.dropped}
-
-    known = hashes(evaluated)
-    # As before there was this key, so that older corpora are still those of their runs.
-    ignored = [] if data.drop_validation else ["drop_validation"]
-    inputs = inputs_of(data, {"the tokenizer": tokenizer}, ignored)
-    if data.drop_validation:
-        inputs["the texts of valid and test"] = blake2b(known.tobytes(), digest_size=16).hexdigest()
-    return build(directory, inputs, fill, notify)
 
 
 class TextClassificationTask(TextTask):
@@ -326,8 +283,6 @@ class TextClassificationTask(TextTask):
         return {**super().sizes(), "head": head}
 
     def check_data(self) -> None:
-        """Read all examples and compare their labels, to find a mistake before another stage is
-        trained."""
         self._check_labels(labels_in(self.data), self._short())
 
     def prepare(self) -> None:
@@ -339,20 +294,48 @@ class TextClassificationTask(TextTask):
         data, short = self.data, self._short()
         rows = chain.from_iterable(read_examples(source, data) for source in data.train)
         self.make_tokenizer(text for texts, _, _ in rows for text in texts)
-        evaluated = [text for _, (inputs, _) in short for text in inputs]
-        folder = self.directory / "corpus"
-        self.corpus = prepare(data, self.tokenizer, folder, self.notify, evaluated)
+        # As before there was this key, so that older corpora are still those of their runs.
+        ignored = [] if data.drop_validation else ["drop_validation"]
+        inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ignored)
+        evaluated = hashes(text for _, (texts, _) in short for text in texts)
+        if data.drop_validation:
+            digest = blake2b(evaluated.tobytes(), digest_size=16).hexdigest()
+            inputs["the texts of valid and test"] = digest
+        fill = partial(self._fill, evaluated=evaluated)
+        self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         self.answers = self._check_labels(labels, short)
         self.labels = self.answers.labels
         self._validation = next(
             (examples for source, examples in short if source is data.valid), None
         )
-        for source, (inputs, _) in () if data.drop_validation else short:
+        for source, (texts, _) in () if data.drop_validation else short:
             rows = chain.from_iterable(read_examples(each, data) for each in data.train)
             what = "validation texts" if source is data.valid else "test texts"
-            if report := leaked(inputs, (_one_text(texts) for texts, _, _ in rows), what):
+            if report := leaked(texts, (_one_text(row) for row, _, _ in rows), what):
                 self.notify(report)
+
+    def _fill(self, folder: Path, evaluated: np.ndarray) -> dict[str, Any]:
+        """Write the training examples and their labels.
+
+        Raises:
+            TransductError: as `labels_in`, or nothing is left.
+        """
+        data, labels = self.data, labels_in(self.data)
+        (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
+        rows = TextRows(data, self.tokenizer, labels, evaluated)
+        manifest = write_rows(
+            folder, 4, ((source.weight, rows.chunks(source)) for source in data.train)
+        )
+        rows.refused.report(self.notify)
+        rows.dropped |= {name: count for name, count in rows.refused.dropped.items() if count}
+        origin = files_summary(data, rows.dropped)
+        require(manifest["rows"], f"no example is left to train on {origin}; check data.train")
+        cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
+        self.notify(f"corpus prepared: {manifest['rows']:,} examples {origin}{cut}{rows.unknown}")
+        if labels:
+            self.notify(f"labels: {len(labels):,} ({shown_labels(labels)})")
+        return manifest | {"dropped": rows.dropped}
 
     def _short(self) -> list[tuple[TextSource, Examples]]:
         data = self.data
@@ -370,7 +353,6 @@ class TextClassificationTask(TextTask):
         return answers
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        """The rows of an epoch."""
         make = partial(
             batch_of,
             corpus=self.corpus,
@@ -417,7 +399,6 @@ class TextClassificationTask(TextTask):
         return Classifier(model, self.tokenizer, self.answers, self.decoding)
 
     def samples(self, data: Examples, outputs: Sequence[str]) -> list[tuple[str, ...]]:
-        """A few texts, with the answers found and expected."""
         return [(data[0][i], outputs[i], data[1][i]) for i in three_of(len(data[0]))]
 
     def settings(self) -> dict[str, Any]:

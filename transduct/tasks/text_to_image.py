@@ -45,7 +45,7 @@ from transduct.records import record
 from transduct.tasks.base import Epoch
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 
 def batch_of(
@@ -80,6 +80,7 @@ class TextToImageTask(TextTask):
     sections = Sections(CaptionedConfig, PaintingConfig, TokenizerConfig)
     families = {"dalle": Painter.family}
     against_dropout = "captions are encoded once"
+    hypotheses = 1
     derived = {
         "vocabulary_size": "tokenizer.size",
         "max_length": "data.max_length",
@@ -87,7 +88,6 @@ class TextToImageTask(TextTask):
     }
 
     def check(self) -> None:
-        """Refuse sections that do not go together."""
         super().check()
         self.scores = ["nats_per_code", *code_score_names(self.data.valid)]
 
@@ -112,10 +112,11 @@ class TextToImageTask(TextTask):
         model = config.get("model")
         if config.get("task") == "text_to_image" and isinstance(model, Mapping):
             model = model.get("vae")
-        elif config.get("task") != "image_codes":
-            raise TransductError(
+        else:
+            require(
+                config.get("task") == "image_codes",
                 f"{start}: a model of {config.get('task')}; start from one of image_codes or "
-                "text_to_image"
+                "text_to_image",
             )
         vae = record(CodesConfig, model, "model", str(path))
         require(
@@ -126,8 +127,6 @@ class TextToImageTask(TextTask):
         return vae
 
     def check_data(self) -> None:
-        """Read the files of pictures and captions, to find a mistake before another stage is
-        trained."""
         data, refused = self.data, Refused(self.data.broken)  # reported when the corpus is prepared
         for source in filter(None, (data.valid, *data.train)):
             if source.images is not None:
@@ -161,21 +160,21 @@ class TextToImageTask(TextTask):
             storage.load_weights(vae, weights, start)
         vae.to(pick_device(self.training.device)).eval()
 
-        cut, share = 0, UnknownRate("captions")
+        cut, unknown = 0, UnknownRate("captions")
 
         def columns(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:
             nonlocal cut
             words = self.tokenizer.encode(captions)
             cut += sum(len(ids) > data.max_length for ids in words)
-            share.add(words)
+            unknown.add(words)
             return [
                 ragged([ids[: data.max_length] for ids in words]),
                 ragged(list(codes_of(vae, pictures))),
             ]
 
         self.corpus = prepare(data, columns, inputs, self.directory / "corpus", self.notify)
-        if str(share):
-            self.notify(f"corpus prepared{share}")
+        if str(unknown):
+            self.notify(f"corpus prepared{unknown}")
         if cut:
             self.notify(
                 f"{cut:,} captions are longer than data.max_length, {data.max_length} tokens: "
@@ -205,15 +204,10 @@ class TextToImageTask(TextTask):
         )
         return Epoch(self.corpus.lengths.sum(1, keepdims=True), make, self.corpus.weights)
 
-    @property
-    def hypotheses(self) -> int:
-        return 1
-
     def part(self, numbers: Indices) -> Examples:
         return self._validation.part(numbers)
 
     def loss(self, model: DALLE, batch: Batch) -> Terms:
-        """Cross-entropy, summed over codes."""
         hidden = model.hidden(batch.tokens_in, batch.segments).index_select(0, batch.places)
         loss, _ = projected_cross_entropy(
             hidden,
@@ -228,7 +222,6 @@ class TextToImageTask(TextTask):
         return Painter(model, self.tokenizer, self.decoding)
 
     def files(self, model: DALLE) -> list[Path]:
-        """The tokenizer, and a sheet of pictures."""
         files = super().files(model)
         if self._validation is not None:
             grid = self.predictor(model).grid(self._validation.captions)
@@ -239,9 +232,5 @@ class TextToImageTask(TextTask):
 def _codes_weights(start: Path) -> dict[str, Tensor]:
     """The weights of the discrete VAE in a model, without the prefix they have inside a DALL-E."""
     weights = storage.read_tensors(start / storage.WEIGHTS)
-    inside = {
-        name.removeprefix("vae."): weight
-        for name, weight in weights.items()
-        if name.startswith("vae.")
-    }
-    return inside or weights
+    inside = {name: weight for name, weight in weights.items() if name.startswith("vae.")}
+    return {name.removeprefix("vae."): weight for name, weight in (inside or weights).items()}

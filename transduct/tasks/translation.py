@@ -6,7 +6,7 @@ Let N and M be the source and target tokens of a batch.
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from transduct.data.tokenizer import (
     tokenizer_files,
     train_tokenizers,
 )
-from transduct.errors import TransductError, require
+from transduct.errors import require
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, meaningful
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference.batches import device_of, in_batches, shared
@@ -62,12 +62,11 @@ from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.records import record, refusal
 from transduct.segments import Axis, FlatBatch, Segments, Shape
 from transduct.storage import CONFIG, read_object
-from transduct.tasks import shortcut
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import searched
 from transduct.tasks.sections import ANY_SIZE, Sections
 from transduct.tasks.text import SPARE, TextTraining, capacity_of, run_tokenizer
-from transduct.training.combining import Terms
+from transduct.training.distributed import Terms
 
 ONE_VOCABULARY = (
     "{key} is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
@@ -197,7 +196,6 @@ class TranslationTask(Task):
     ensembles = prepares = True
     engine: Engine = staticmethod(here)
     parts: Path | None = None
-    file_recipe = staticmethod(shortcut.file_recipe)
     check_alike = staticmethod(check_alike)
     take_vocabularies = staticmethod(take_vocabularies)
     combine = staticmethod(combine)
@@ -243,15 +241,16 @@ class TranslationTask(Task):
         if self.data.backwards:
             self.title += " that writes from the end on"
         self.languages, self.forbidden = brought_languages(self.model.start)
+        self.hypotheses = self.decoding.validation_beam
         if self.data.corpus:
             self.data = replace(self.data, corpus=absolute_path(self.data.corpus))
+            self.reads_train = False
 
     def sizes(self) -> Mapping[str, Any]:
         source, target = self.vocabularies
         return {"source_size": source, "target_size": target, "max_length": self.data.max_length}
 
     def check_data(self) -> None:
-        """Read all pairs, to find a mistake before another stage is trained."""
         if not self.reads_train:
             return
         root = Path(self.data.root)
@@ -273,11 +272,11 @@ class TranslationTask(Task):
             )
             refused.report(self.notify, "data.valid: ")
         start = self.model.start
-        two_tied = not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
         if start is not None and (start / CONFIG).exists():
+            two_tied = not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
             # An encoder brings the source's tokenizer alone.
-            alone = not (start / SIDE_TOKENIZERS[1]).exists()
-            require(not two_tied or not alone, ONE_VOCABULARY, key="model.tie")
+            both = (start / SIDE_TOKENIZERS[1]).exists()
+            require(both or not two_tied, ONE_VOCABULARY, key="model.tie")
         if self.data.corpus:
             folder = folder_of_corpus(self.data.corpus)
             check_prepared(folder, self.tokenizer_config, self.model.start)
@@ -292,35 +291,37 @@ class TranslationTask(Task):
             f"model.start_from: {self.model.start} fills its sources with padding, which "
             "training here does not; start from another model",
         )
-        models, judge = [str(model_directory(path)) for path in self.data.filters.models], None
-        if models:
-            judge = partial(DualCrossEntropy, models, self.training.device)
-        filters = replace(self.data.filters, models=models)
-        length = self.data.max_length - self.special.size
-        data = replace(self.data, max_length=length, filters=filters)
-        own = self.directory / CORPUS
+        models = [str(model_directory(path)) for path in self.data.filters.models]
+        data = replace(
+            self.data,
+            max_length=self.data.max_length - self.special.size,
+            filters=replace(self.data.filters, models=models),
+        )
+        folder = self.directory / CORPUS
         if self.data.corpus:
             settings = inputs_for(data, self.tokenizers, content=False)
-            self.corpus = opened_for(own, Path(self.data.corpus) / CORPUS, settings)
+            self.corpus = opened_for(folder, Path(self.data.corpus) / CORPUS, settings)
         else:
-            work = partial(prepare, engine=self.engine, parts=self.parts, judge=judge)
-            self.corpus = work(data, *self.tokenizers, own, self.notify)
+            self.corpus = prepare(
+                data,
+                *self.tokenizers,
+                folder,
+                self.notify,
+                engine=self.engine,
+                parts=self.parts,
+                judge=partial(DualCrossEntropy, models, self.training.device) if models else None,
+            )
         held_out = held_out_of(self.corpus)
         if held_out is not None:
             self._validation = read_examples(held_out, Path(), self.data.replace)
         if not self.decoding.expansion:
             self.decoding = replace(self.decoding, expansion=_expansion(self.corpus.lengths))
 
-    @property
-    def reads_train(self) -> bool:
-        return not self.data.corpus
-
     def rename(self, weights: dict[str, Tensor]) -> None:
         """An encoder to start from becomes the source side."""
         as_source_side(weights)
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        """The pairs of an epoch."""
         config, dropout, one = self.training, self.tokenizer_config.dropout, self.one_shape
         # Batches are filled up to one shape for a compiler, to one of a few for a graph, else not.
         make = MakeBatch(
@@ -341,10 +342,9 @@ class TranslationTask(Task):
     @cached_property
     def growth(self) -> list[float]:
         """The factor by which BPE dropout lengthens each side of the corpus."""
-        each = enumerate(self.tokenizers)
         return [
             growth(self.corpus, [side], 1, tokenizer, self.tokenizer_config.dropout)
-            for side, tokenizer in each
+            for side, tokenizer in enumerate(self.tokenizers)
         ]
 
     @property
@@ -367,10 +367,6 @@ class TranslationTask(Task):
         config = self.training
         loss, _ = losses_of(model, batch, config.label_smoothing, config.r_drop)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
-
-    @property
-    def hypotheses(self) -> int:
-        return self.decoding.validation_beam
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (sources and references), by default the validation set,
@@ -443,7 +439,6 @@ class TranslationTask(Task):
         return "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
 
     def settings(self) -> dict[str, Any]:
-        """What changes texts, scores and the direction too."""
         settings = {
             "family": self.model.name,
             **super().settings(),
@@ -452,14 +447,12 @@ class TranslationTask(Task):
             "bleu_tokenize": self.data.bleu_tokenize,
             "backwards": self.data.backwards,
         }
-        if self.data.languages is not None and self.languages is None:
-            pair = zip(("source_language", "target_language"), self.data.languages, strict=True)
-            settings |= dict(pair)
         if self.languages is not None:
             settings["languages"] = asdict(self.languages)
-        if self.forbidden:
-            settings["forbidden"] = self.forbidden
-        return settings
+        elif self.data.languages is not None:
+            source, target = self.data.languages
+            settings |= {"source_language": source, "target_language": target}
+        return settings | ({"forbidden": self.forbidden} if self.forbidden else {})
 
 
 def losses_of(
@@ -471,19 +464,11 @@ def losses_of(
     Args:
         agreement: alpha of R-Drop; above 0, the batch is read twice, with different dropout.
     """
-    source, inputs, sources, targets = (
-        batch.source,
-        batch.inputs,
-        batch.source_segments,
-        batch.target_segments,
-    )
+    source, sources = batch.source, batch.source_segments
+    inputs, targets = batch.inputs, batch.target_segments
     if agreement:  # both readings as one batch of twice the size, (2N,) and (2M,)
-        source, inputs, sources, targets = (
-            source.repeat(2),
-            inputs.repeat(2),
-            sources.twice(),
-            targets.twice(),
-        )
+        source, sources = source.repeat(2), sources.twice()
+        inputs, targets = inputs.repeat(2), targets.twice()
     # (M, D) or (2M, D)
     hidden = model.decode(inputs, targets, model.encode(source, sources), sources)
     table, bias = output_of(model)
@@ -552,27 +537,27 @@ def prepare_tokenizers(
             (pair for chunks in parts for chunk in chunks for pair in chunk), config
         )
 
-    def of_side(side: int) -> Callable[[], Tokenizer]:
-        return lambda: trained()[side]
-
     # The file that only a translation model has, as an encoder has the source's alone.
     other = tokenizer_files(not config.shared)[-1]
-    if (
-        start is not None
-        and (start / other).exists()
-        and configuration(start)["task"] == "translation"
-    ):
-        shared = str(not config.shared).lower()
-        raise TransductError(
-            f"model.start_from: {start} shares tokenizers differently; set tokenizer.shared to "
-            f"{shared}"
+    require(
+        start is None
+        or not (start / other).exists()
+        or configuration(start)["task"] != "translation",
+        f"model.start_from: {start} shares tokenizers differently; set tokenizer.shared to "
+        f"{str(not config.shared).lower()}",
+    )
+    start = Path(data.corpus) if data.corpus else start
+    made = [
+        run_tokenizer(
+            directory / name,
+            start,
+            lambda side=side: trained()[side],  # type: ignore[misc]
+            notify,
+            config.dropout,
+            (name, TOKENIZER) if side == 0 else (name,),
         )
-    made, start = [], Path(data.corpus) if data.corpus else start
-    for side, name in enumerate(tokenizer_files(config.shared)):
-        names = (name, TOKENIZER) if side == 0 else (name,)
-        made.append(
-            run_tokenizer(directory / name, start, of_side(side), notify, config.dropout, names)
-        )
+        for side, name in enumerate(tokenizer_files(config.shared))
+    ]
     return made[0], made[-1]
 
 

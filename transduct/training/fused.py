@@ -132,8 +132,7 @@ def feed_forward(network: FeedForward, x: Tensor) -> Tensor:
 
     # Without its bias, which comes with the activation: the pass back sums up its gradient too.
     product = F.linear(x, inner.weight)  # (N, F)
-    output: Tensor = network.outer(dropped(product, network.rate, name, inner.bias))
-    return output
+    return network.outer(dropped(product, network.rate, name, inner.bias))
 
 
 def add_norm(

@@ -2,14 +2,12 @@
 installed."""
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transduct.devices import peak_memory
 from transduct.storage import strict_json, write_file
 
 LOG = "log.jsonl"
@@ -90,46 +88,3 @@ def _board(directory: Path, first_step: int | None) -> Any:
     except ImportError:
         return False
     return SummaryWriter(str(directory), purge_step=first_step)
-
-
-class Meter:
-    """Measures time, tokens and loss between log records."""
-
-    def __init__(self, seconds: float) -> None:
-        self.began = time.perf_counter() - seconds
-        self.forget()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.began
-
-    def count(self, loss: float, tokens: int) -> None:
-        self.losses.append(loss)
-        self.tokens += tokens
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the enclosed work, such as a validation, from the time of training."""
-        began = self.seconds
-        yield
-        self.since += self.seconds - began
-
-    def record(self, step: int, epoch: int, learning_rate: float) -> Event:
-        passed = max(self.seconds - self.since, 1e-9)
-        event = {
-            "step": step,
-            "epoch": epoch,
-            "seconds": round(self.seconds, 2),
-            "loss": sum(self.losses) / len(self.losses),
-            "tokens_per_second": round(self.tokens / passed, 1),
-            "learning_rate": learning_rate,
-            "memory": peak_memory(),
-            "waiting": round(self.waited / passed, 4),
-        }
-        self.forget()
-        return event
-
-    def forget(self) -> None:
-        """Reset the counters, after a record or a rollback."""
-        self.since, self.tokens, self.waited = self.seconds, 0, 0.0
-        self.losses: list[float] = []

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from transduct.devices import cores, forget_shapes, keep_freed_memory, threads_are_ours
-from transduct.errors import TransductError
+from transduct.errors import require
 
 Item = TypeVar("Item")
 
@@ -28,9 +28,11 @@ def training_alone() -> Iterator[None]:
     Raises:
         TransductError: another thread of this process trains.
     """
-    if not TRAINING.acquire(blocking=False):
-        found = "another thread of this process trains, with the same random generators"
-        raise TransductError(f"{found}; train in a process of its own")
+    require(
+        TRAINING.acquire(blocking=False),
+        "another thread of this process trains, with the same random generators; train in a "
+        "process of its own",
+    )
     try:
         with torch.inference_mode(False), torch.enable_grad():
             yield

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from transduct.errors import TransductError
+from transduct.errors import require
 
 Schedule = Literal["inverse_sqrt", "linear", "cosine", "constant"]
 MOMENTUM = 0.95  # Muon's
@@ -55,17 +55,19 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
             for name, weight in weights.items()
             if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
         ]
-        if not named:
-            parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in weights))
-            raise TransductError(
-                f"{{key}} names '{pattern}', which is no part of this model; its parts: {parts}",
-                key="training.freeze",
-            )
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in weights))
+        require(
+            named,
+            f"{{key}} names '{pattern}', which is no part of this model; its parts: {parts}",
+            key="training.freeze",
+        )
         for weight in named:
             weight.requires_grad_(False)
-    if not any(weight.requires_grad for weight in weights.values()):
-        found = "{key} leaves no weight to train; name fewer parts"
-        raise TransductError(found, key="training.freeze")
+    require(
+        any(weight.requires_grad for weight in weights.values()),
+        "{key} leaves no weight to train; name fewer parts",
+        key="training.freeze",
+    )
 
 
 def make_optimiser(
@@ -89,18 +91,16 @@ def make_optimiser(
         TransductError: if Muon is asked for and the model trains no such matrices.
     """
     hidden = [] if muon is None else hidden_matrices(model)
-    if muon is not None and not hidden:
-        raise TransductError(
-            "training.optimiser is muon, which moves matrices of linear layers and convolutions "
-            "within stacks; this model trains none: take adam"
-        )
+    require(
+        muon is None or hidden,
+        "training.optimiser is muon, which moves matrices of linear layers and convolutions within "
+        "stacks; this model trains none: take adam",
+    )
     moved_by_muon = {id(p) for p in hidden}
     trained = [p for p in model.parameters() if p.requires_grad and id(p) not in moved_by_muon]
-    matrices = [p for p in trained if p.ndim > 1]
-    vectors = [p for p in trained if p.ndim <= 1]
     groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
     device = next(model.parameters()).device
     # overwritten before every step

@@ -9,25 +9,24 @@ holds no generator and no iterator.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from transduct import storage
-from transduct.devices import ACCELERATORS, pick_device
-from transduct.errors import NotFinite, TrainingFailed, TransductError
+from transduct.devices import ACCELERATORS, peak_memory, pick_device
+from transduct.errors import NotFinite, TrainingFailed, TransductError, require
 from transduct.kernels.cuda_graphs import pinned
-from transduct.training.checkpoints import Checkpoints, Finished, Report, State
-from transduct.training.combining import LossOf, hollow
+from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
-from transduct.training.distributed import Ranks
-from transduct.training.log import Event, Meter, RunLog, ignore
+from transduct.training.distributed import LossOf, Ranks, hollow
+from transduct.training.log import Event, RunLog, ignore
 from transduct.training.machine import (
     one_ahead,
     prepare_machine,
@@ -36,10 +35,81 @@ from transduct.training.machine import (
 )
 from transduct.training.optim import MovingAverage, freeze
 from transduct.training.optim import rate as scheduled
-from transduct.training.step import Diverged, Stepper, Taken, counts_of, is_real
+from transduct.training.step import (
+    Diverged,
+    Finished,
+    State,
+    Stepper,
+    Taken,
+    counts_of,
+    is_real,
+    total_counts,
+)
 
 # a rank's micro-batches, what the ranks have agreed on, and the position after the step
 Step = tuple[list[Any], Event, Event]
+
+
+class Report(Protocol):
+    """The result of a validation."""
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Name to number."""
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """Samples, intervals and the like, shown beside the scores."""
+
+    @property
+    def lower_is_better(self) -> Container[str]:
+        """The names of the scores that improve as they fall."""
+
+    def hopeless(self, name: str) -> bool:
+        """Whether a score is the worst possible: 0, or 100 % of errors. A loss never is."""
+
+
+class Meter:
+    """Measures time, tokens and loss between log records."""
+
+    def __init__(self, seconds: float) -> None:
+        self.began = time.perf_counter() - seconds
+        self.forget()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def count(self, loss: float, tokens: int) -> None:
+        self.losses.append(loss)
+        self.tokens += tokens
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the enclosed work, such as a validation, from the time of training."""
+        began = self.seconds
+        yield
+        self.since += self.seconds - began
+
+    def record(self, step: int, epoch: int, learning_rate: float) -> Event:
+        passed = max(self.seconds - self.since, 1e-9)
+        event = {
+            "step": step,
+            "epoch": epoch,
+            "seconds": round(self.seconds, 2),
+            "loss": sum(self.losses) / len(self.losses),
+            "tokens_per_second": round(self.tokens / passed, 1),
+            "learning_rate": learning_rate,
+            "memory": peak_memory(),
+            "waiting": round(self.waited / passed, 4),
+        }
+        self.forget()
+        return event
+
+    def forget(self) -> None:
+        """Reset the counters, after a record or a rollback."""
+        self.since, self.tokens, self.waited = self.seconds, 0, 0.0
+        self.losses: list[float] = []
 
 
 class Trainer:
@@ -65,7 +135,7 @@ class Trainer:
         trained = self.stepper.model  # another one where ranks hold pieces of the weights
         self.in_pieces = trained is not model
         self.ema = MovingAverage(trained, config.ema) if config.ema else None
-        pieces_of = ranks.for_another_thread() if self.in_pieces else None
+        pieces_of = ranks.within(ranks.timeout) if self.in_pieces else None  # in another thread
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, pieces_of)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
@@ -89,7 +159,6 @@ class Trainer:
             if agreed["stopping"]:  # any rank may have received the signal
                 self._end(meter, saved)
             try:
-                self.checkpoints.check()
                 number = self.state.step + 1
                 taken = self.stepper.take(
                     micro_batches, number, self.learning_rate(number), agreed["counts"]
@@ -101,8 +170,10 @@ class Trainer:
                 self.taken.append((taken, agreed["tokens"]))
                 logged = self._logs(number)
                 # The host prepares a step while the device computes the one before.
-                due = logged or self._is_milestone() or self.stopping
+                due = logged or self._validates() or self._saves() or self.stopping
                 self._settle(meter, 0 if due else self.ahead)
+                if due:
+                    self.checkpoints.check()
                 if logged:
                     record = meter.record(number, self.state.epoch, self.learning_rate(number))
                     self._write(record, {"steps": config.steps})
@@ -157,10 +228,6 @@ class Trainer:
             self.state = replace(self.state.after(loss, taken.number), seconds=meter.seconds)
             meter.count(loss, tokens)
 
-    def _is_milestone(self) -> bool:
-        """Whether the model is validated or saved after this step."""
-        return self._validates() or self._saves()
-
     def _validates(self) -> bool:
         """Whether the model is validated after this step."""
         every, step = self.config.validate_every, self.state.step
@@ -183,16 +250,12 @@ class Trainer:
 
     def _validate(self) -> bool:
         """Score the model. Returns whether `training.best` improved."""
-        assert self.validate is not None
         config, started = self.config, time.perf_counter()
-        report, problem = None, None
         self.state = replace(self.state, unvalidated=False)
         try:
             # What is scored is what would be written: the moving average, if there is one.
-            with self.averaged_weights(), self._interruptible():
-                report = self.validate(self.model.eval())
-        except NotFinite as error:
-            problem = error
+            with self.averaged_weights():
+                report = self._scored()
         except Interrupted:
             self.state = replace(self.state, unvalidated=True)
             self.save()
@@ -200,18 +263,14 @@ class Trainer:
             raise self._stopped("in its validation") from None
         finally:
             self.model.train()
-        if self.ranks.any(report is None) or report is None:
-            raise Diverged(
-                f"step {self.state.step}: {problem or 'another rank found no numbers'}"
-            ) from problem
+        if report is None:
+            raise Diverged(f"step {self.state.step}: {NotFinite()}")
         if not report.scores:  # no validation data
             return False
         event: Event = {
             "step": self.state.step,
             "epoch": self.state.epoch,
             "seconds": round(self.state.seconds, 2),
-        }
-        event |= {
             "scores": dict(report.scores),
             "validation_seconds": round(time.perf_counter() - started, 2),
         }
@@ -220,11 +279,13 @@ class Trainer:
             return False
         if config.best not in report.scores:
             self.save()
-            raise self._unknown_best(report)
+        _, sign = self._metric(report)
         # rank 0 decides: rounding may differ
         score, state = self.ranks.first(report.scores[config.best]), self.state
-        loss = self.ranks.first(report.scores.get("loss", state.recent or 0.0))
-        best, sign = state.best_score, -1.0 if config.best in report.lower_is_better else 1.0
+        loss, best = (
+            self.ranks.first(report.scores.get("loss", state.recent or 0.0)),
+            state.best_score,
+        )
         better = not math.isnan(score) and (best is None or sign * score > sign * best)
         # Patience begins with the first score that says anything about the model.
         waited = 0 if better or report.hopeless(config.best) else state.without_progress + 1
@@ -234,6 +295,35 @@ class Trainer:
             better = True
         self.state = replace(state, without_progress=waited)
         return better
+
+    def _scored(self) -> Report | None:
+        """The scores of the model; None if its numbers are not finite on any rank. A signal stops
+        the scoring at once."""
+        assert self.validate is not None
+        report, self.scoring = None, True
+        try:
+            if self.stopping:
+                self.stop()
+            with suppress(NotFinite):  # as in an average of finite weights that overflows
+                report = self.validate(self.model.eval())
+        finally:
+            self.scoring = False
+        return None if self.ranks.any(report is None) else report
+
+    def _metric(self, report: Report) -> tuple[str, float]:
+        """The score that chooses weights, and what makes a larger one better: 1 or -1.
+
+        Raises:
+            TrainingFailed: the validation does not give the score that `training.best` names.
+        """
+        name = self.config.best or next(iter(report.scores))
+        require(
+            name in report.scores,
+            f"training.best is '{name}', the validation gives: {', '.join(report.scores)}; name "
+            "one and go on with {resume}",
+            TrainingFailed,
+        )
+        return name, -1.0 if name in report.lower_is_better else 1.0
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step, halved for each rollback."""
@@ -307,22 +397,15 @@ class Trainer:
         for count in range(1, len(window) + 1):
             self._load_average(window[-count:])
             try:
-                with self._interruptible():
-                    report = self.validate(self.model)
-            # an average of finite weights may overflow; its score is then no number
-            except NotFinite:
-                report = None
+                report = self._scored()
             except Interrupted:
                 raise self._stopped("while averages were scored") from None
-            if self.ranks.any(report is None) or report is None:
+            if report is None:
                 scores[count] = math.nan
                 continue
             if not report.scores:  # no validation data
                 return settled, "", {}
-            metric = self.config.best or next(iter(report.scores))
-            if metric not in report.scores:
-                raise self._unknown_best(report)
-            sign = -1.0 if metric in report.lower_is_better else 1.0
+            metric, sign = self._metric(report)
             scores[count] = self.ranks.first(report.scores[metric])
         # Of equal ones the largest: averages generalise better than their parts.
         chosen = max(
@@ -344,20 +427,13 @@ class Trainer:
             storage.load_weights(self.model, weights, place)
         self.model.eval()
 
-    def _unknown_best(self, report: Report) -> TrainingFailed:
-        found = (
-            f"training.best is '{self.config.best}', the validation gives: "
-            f"{', '.join(report.scores)}"
-        )
-        return TrainingFailed(f"{found}; name one and go on with {{resume}}")
-
     def restore(self, step: int) -> None:
         """Load the run's state from a step's checkpoint."""
         trained = self.stepper.model
-        held = self.checkpoints.tensors(step, storage.weights_of(trained))
-        storage.load_weights(trained, held[storage.WEIGHTS], self.checkpoints.path(step))
+        tensors = self.checkpoints.tensors(step, storage.weights_of(trained))
+        storage.load_weights(trained, tensors[storage.WEIGHTS], self.checkpoints.path(step))
         if self.ema:
-            averages = held[storage.EMA]
+            averages = tensors[storage.EMA]
             self.ema.weights = {
                 name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights
             }
@@ -367,20 +443,19 @@ class Trainer:
         self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(
             self.config
         )
-        self.stepper.restore(held[storage.OPTIMISER], self.state.scaling)
+        self.stepper.restore(tensors[storage.OPTIMISER], self.state.scaling)
         self.threads = self.state.threads if self.stepper.device.type == "cpu" else 0
         use_threads(self.threads)
         self.state = replace(self.state, threads=torch.get_num_threads())
 
     def report_other_threads(self) -> None:
         """Report, without logging it, that the number of threads has changed."""
-        if self.threads not in (0, self.state.threads) and self.log is not None:
-            notice = (
+        if self.threads not in (0, self.state.threads):
+            self._notify(
                 f"the run was trained with {self.threads} CPU threads and goes on with "
                 f"{self.state.threads}: its numbers will differ in their last digits; for the same "
                 f"to the byte, resume with OMP_NUM_THREADS={self.threads}"
             )
-            self.log.report({"step": self.state.step, "notice": notice, "details": {}})
 
     def forget_other_validations(self) -> None:
         """Forget which step was best if that was measured on other validation data and there are
@@ -451,18 +526,17 @@ class Trainer:
             TrainingFailed: they would not compute equally often.
         """
         turns = [about["turns"] for about in of_ranks]
-        if min(turns) != max(turns):
-            raise TrainingFailed(
-                f"the ranks have {min(turns)} to {max(turns)} batches for a step; let `batches` "
-                "give each the same number, as `data.batching.load` does"
-            )
-        counts: dict[str, float] = {}
-        for about in of_ranks:
-            for name, value in about["counts"].items():
-                counts[name] = counts.get(name, 0.0) + value
-        tokens = sum(about["tokens"] for about in of_ranks)
-        stopping = any(about["stopping"] for about in of_ranks)
-        return {"counts": counts, "tokens": tokens, "stopping": stopping}
+        require(
+            min(turns) == max(turns),
+            f"the ranks have {min(turns)} to {max(turns)} batches for a step; let `batches` give "
+            "each the same number, as `data.batching.load` does",
+            TrainingFailed,
+        )
+        return {
+            "counts": total_counts(about["counts"] for about in of_ranks),
+            "tokens": sum(about["tokens"] for about in of_ranks),
+            "stopping": any(about["stopping"] for about in of_ranks),
+        }
 
     def _positions(self) -> Iterator[tuple[list[Any], Event]]:
         """This rank's micro-batches of each step from the current position on, window after window
@@ -471,8 +545,9 @@ class Trainer:
         epoch, window, batch = self.state.epoch, self.state.window, self.state.batch
         while True:
             began = batch
-            share = (ranks.rank, ranks.world, self.a_step, window)
-            batches = self.batches("train", epoch, batch, *share)
+            batches = self.batches(
+                "train", epoch, batch, ranks.rank, ranks.world, self.a_step, window
+            )
             # prepare the next batch while the device computes
             if self.stepper.device.type in ACCELERATORS:
                 if self.stepper.captured and self.stepper.device.type == "cuda":
@@ -481,11 +556,12 @@ class Trainer:
             while micro_batches := list(islice(batches, turns)):
                 batch += self.a_step
                 yield micro_batches, {"epoch": epoch, "window": window, "batch": batch}
-            if began == batch and empty >= self.windows:
-                raise TrainingFailed(
-                    "no example was drawn in a whole epoch; raise the weights in data.train, or "
-                    "give more data"
-                )
+            require(
+                began != batch or empty < self.windows,
+                "no example was drawn in a whole epoch; raise the weights in data.train, or give "
+                "more data",
+                TrainingFailed,
+            )
             empty = empty + 1 if batch == 0 else 0
             passed, window = divmod(window + 1, self.windows)
             epoch, batch = epoch + passed, 0
@@ -523,22 +599,22 @@ class Trainer:
         """Return to the last intact regular checkpoint at half the learning rate, or fail if no
         tries are left."""
         scale, tries = self.state.rate_scale / 2, self.state.tries + 1
-        if tries > self.config.divergence_tries:
-            raise TrainingFailed(
-                f"training diverged {tries} times ({problem}); lower training.learning_rate or "
-                "raise training.warmup"
-            )
+        require(
+            tries <= self.config.divergence_tries,
+            f"training diverged {tries} times ({problem}); lower training.learning_rate or raise "
+            "training.warmup",
+            TrainingFailed,
+        )
         self.wait()
         steps, every = self.checkpoints.steps(), self.config.checkpoint_every
         if problem.since is not None:  # else to the oldest: from it the rate is halved at least
-            steps = [s for s in steps if s <= max(problem.since, steps[0])] if steps else []
+            steps = [s for s in steps if s <= max(problem.since, steps[0])]
         step = self.checkpoints.last_good(s for s in steps if s % every == 0)
         if step is None:  # `checkpoint_every` may have changed, so that no checkpoint is regular
             step = self.checkpoints.last_good(steps)
         if step is None:
-            raise TrainingFailed(
-                f"training diverged ({problem}) and no checkpoint is whole; start again"
-            )
+            found = f"training diverged ({problem}) and no checkpoint is whole; start again"
+            raise TrainingFailed(found)
         self.restore(step)
         self.forget_other_validations()
         self.state = replace(self.state, rate_scale=scale, tries=tries)
@@ -548,17 +624,6 @@ class Trainer:
             self.checkpoints.forget_after(step)
             self.checkpoints.save_state(step, asdict(self.state))
         self.ranks.wait()
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Score the model in this block: a signal stops it at once."""
-        self.scoring = True
-        try:
-            if self.stopping:
-                self.stop()
-            yield
-        finally:
-            self.scoring = False
 
     def _stopped(self, when: str = "") -> TrainingFailed:
         place = " ".join(filter(None, (f"step {self.state.step}", when)))
@@ -625,12 +690,10 @@ def fit(
             none of its checkpoints can be read, or the ranks find different ones.
     """
     for name, _ in model.named_buffers():
-        found = (
-            f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor the "
-            "finished model holds"
-        )
         raise TransductError(
-            f"{found}; make it an nn.Parameter with requires_grad=False, or use a layer without one"
+            f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor the "
+            "finished model holds; make it an nn.Parameter with requires_grad=False, or use a "
+            "layer without one"
         )
     device = pick_device(config.device)
     prepare_machine()
@@ -640,9 +703,11 @@ def fit(
     model.train()
     freeze(model, config.freeze)
     ranks = Ranks.join(device).within(config.timeout)
-    about = (validate, report, ranks, validated_on, windows)
     with ranks.naming_lost():
-        return _trained(Trainer(model, config, directory, batches, loss, *about), directory)
+        trainer = Trainer(
+            model, config, directory, batches, loss, validate, report, ranks, validated_on, windows
+        )
+        return _trained(trainer, directory)
 
 
 def _trained(trainer: Trainer, directory: Path) -> Finished:
@@ -653,19 +718,19 @@ def _trained(trainer: Trainer, directory: Path) -> Finished:
     # Every rank has looked before what follows may write.
     remedy = f"give an --out that all share (rank {ranks.rank}: {directory})"
     ranks.require_equal("the newest checkpoint", step, remedy)
-    if step is None and broken:
-        raise TransductError(
-            f"{broken[0]} (no older checkpoint is whole either; to start again choose another "
-            "--out)"
-        )
     if step is None:
+        require(
+            not broken,
+            f"{''.join(broken[:1])} (no older checkpoint is whole either; to start again choose "
+            "another --out)",
+        )
         trainer.save()  # so that a rollback is always possible
     else:
         trainer.restore(step)
-        if step > config.steps:
-            raise TransductError(
-                f"training.steps is {config.steps}, step {step} is trained already; give no fewer"
-            )
+        require(
+            step <= config.steps,
+            f"training.steps is {config.steps}, step {step} is trained already; give no fewer",
+        )
     if trainer.log is not None:
         trainer.log.forget_after(trainer.state.step)
         if broken:

@@ -173,7 +173,7 @@ def heat(title: str, values: Tensor, width: float, height: float) -> Picture:
 
 def draw(rows: Rows) -> Picture:
     """Accuracy by length and with a mark; beneath, the heat maps of the notes: 128 positions of 512
-    numbers in both layouts, and their dot products."""
+    numbers in both layouts, their dot products, and positions of 4 numbers."""
     made, marks = ([row for row in rows if row["task"] == task] for task in (REVERSAL, MARK))
     charts = [
         Chart(by_place(made, "by_length", "lengths"), "place", "value", "scheme",
@@ -185,10 +185,12 @@ def draw(rows: Rows) -> Picture:
     interleaved = formulas.sinusoidal(places, 512)
     products = interleaved @ interleaved.T / 256
     maps = (
-        (12, 0, heat("sin and cos in turn: 128 positions x 512", interleaved, 376, 86)),
+        (12, 0, heat("sin and cos in turn: 128 positions (down) x 512", interleaved, 376, 86)),
         (12, 112, heat("all sines, then all cosines (July 2020)",
                        formulas.sinusoidal_concatenated(places, 512), 376, 86)),
-        (412, 0, heat("dot products of 128 positions", products, 376, 198)),
+        (412, 0, heat("dot products of 128 positions", products, 376, 118)),
+        (412, 144, heat("4 numbers (down) at 32 positions (across)",
+                        formulas.sinusoidal(torch.arange(32), 4).T, 376, 54)),
     )  # fmt: skip
     shapes = [*slide(*charts, rows_of=2).shapes]
     for left, down, part in maps:

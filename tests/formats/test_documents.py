@@ -11,14 +11,7 @@ import pytest
 from tests.formats.unmarked import translated
 from tests.refusals import refusal
 from transduct.formats import documents
-from transduct.formats.documents import (
-    FORMATS,
-    OF_TRANSLATORS,
-    Document,
-    decoded,
-    encoded,
-    encoding_of,
-)
+from transduct.formats.documents import FORMATS, OF_TRANSLATORS, Document, encoding_of
 from transduct.formats.kinds import PACKED, kind_of, named_kind
 from transduct.formats.marked import plain
 
@@ -149,10 +142,8 @@ def test_office_documents_open_in_their_libraries():
 
 def test_kinds_follow_from_names():
     names = ("a.DOCX", "a.xliff", "a.htm", "a.md", "a.po.gz", "a.jsonl", "a")
-    assert {named_kind(f"a{kind}") for kind in (*FORMATS, *OF_TRANSLATORS)} == {
-        *FORMATS,
-        *OF_TRANSLATORS,
-    }
+    every = [*FORMATS, *OF_TRANSLATORS]
+    assert [named_kind(f"a{kind}") for kind in every] == every
     assert [*map(named_kind, names)] == [".docx", ".xlf", ".html", ".md", ".po", "", ""]
 
 
@@ -178,8 +169,8 @@ def test_a_catalogue_keeps_the_encoding_that_it_declares(charset):
     assert made == f'{head}{known}msgid "b"\nmsgstr "B"\n'.encode(real)
     if charset == "ISO-8859-2":
         with refusal("a: iso-8859-2 has no '家', which a translation holds; save it in UTF-8"):
-            encoded("a", "家", encoding=real)
+            documents.encoded("a", "家", encoding=real)
         with refusal("a: is not in cp949x, as it should be; save it in UTF-8"):
-            decoded("a", data, "cp949x")
+            documents.decoded("a", data, "cp949x")
         with refusal("a: is not in utf-8, as it should be"):
-            decoded("a", b"\xff", "utf-8")
+            documents.decoded("a", b"\xff", "utf-8")

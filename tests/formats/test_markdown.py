@@ -1,14 +1,12 @@
 """Markdown keeps its signs, and a translation gets none."""
 
+from functools import partial
+
 import pytest
 
-from tests.formats.unmarked import translated
-from transduct.formats.documents import Document
-from transduct.formats.marked import plain
+from tests.formats import unmarked
 
-
-def made(content, translate):
-    return translated(Document(".md", "a", content.encode()), translate).decode()
+made, texts_of = partial(unmarked.made, ".md"), partial(unmarked.texts_of, ".md")
 
 
 def test_each_block_is_one_text_and_code_is_none():
@@ -17,31 +15,29 @@ def test_each_block_is_one_text_and_code_is_none():
         "| k | `l` |\n\n    code\n\n```\nmore code\n```\n\n<div>html\n</div>\n\n![l](m) <n@o.pq>\n"
         "r  \ns\n"
     )
-    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
-    assert texts == ["A b", "c d *f*", "g", "h", "i|j", "k", "rs"]
+    assert texts_of(content) == ["A b", "c d *f*", "g", "h", "i|j", "k", "rs"]
 
 
 def test_footnotes_and_the_data_at_the_head_stay():
     content = '+++\na = "b c"\n+++\nOne[^1] two.[^b]\n\n[^1]: The note\n\n[^b]: Word\n'
-    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
-    assert texts == ["One two.", "The note", "Word"]
-    found = made(content, lambda _: ["X y.", "z", "w"])
+    assert texts_of(content) == ["One two.", "The note", "Word"]
+    found = made(content, ["X y.", "z", "w"])
     expected = content.replace("One[^1] two.", "X[^1] y.").replace("The note", "z")
     assert found == expected.replace("Word", "w")
-    assert made("---\n---\na b\n", lambda _: ["c"]) == "---\n---\nc\n"  # an empty head
+    assert made("---\n---\na b\n", ["c"]) == "---\n---\nc\n"  # an empty head
 
 
 def test_kinds_of_quotations_and_marks_of_cells_stay():
-    assert made("> [!NOTE]\n> a b\n", lambda _: ["c"]) == "> [!NOTE]\n> c\n"
+    assert made("> [!NOTE]\n> a b\n", ["c"]) == "> [!NOTE]\n> c\n"
     cell = "| a b |\n|-|\n| c \\| d **e** \\| f |\n"
-    assert made(cell, lambda _: ["a b", "x | y e | z"]) == cell.replace(
-        "c \\| d", "x \\| y"
-    ).replace("f |", "z |")
+    assert made(cell, ["a b", "x | y e | z"]) == cell.replace("c \\| d", "x \\| y").replace(
+        "f |", "z |"
+    )
 
 
 def test_windows_lines_and_a_mark_stay():
     content = "\ufeff# One\r\n\r\nTwo two\r\nthree three\r\n"
-    assert made(content, lambda _: ["x", "y y z z"]) == "\ufeff# x\r\n\r\ny y\r\nz z\r\n"
+    assert made(content, ["x", "y y z z"]) == "\ufeff# x\r\n\r\ny y\r\nz z\r\n"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +56,7 @@ def test_windows_lines_and_a_mark_stay():
     ],
 )
 def test_signs_in_a_translation_are_no_signs_of_markdown(translation, written):
-    assert made("Some words\n", lambda _: [translation]) == written + "\n"
+    assert made("Some words\n", [translation]) == written + "\n"
 
 
 def test_admonitions_tabs_and_containers_hold_texts():
@@ -70,12 +66,11 @@ def test_admonitions_tabs_and_containers_hold_texts():
         "            ```\n\n"
         'out w\n\n=== "Tab v"\n\n\tu t\n\n::: warning\ns r\n:::\n\n# Head q {#head .big}\n'
     )
-    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
-    assert texts == [
+    assert texts_of(content) == [
         *("a b", "A title", "One two. Three four.", "five x", "inner y", "out w", "Tab v", "u t"),
         *("s r", "Head q"),
     ]
-    assert made(content, lambda texts: texts) == content
+    assert made(content, list) == content
     loud = made(content, lambda texts: [text.upper() for text in texts])
     assert loud.lower() == content.lower()
     assert '!!! note inline "A TITLE"\n    ONE *TWO*.\n    THREE FOUR.\n\n    - FIVE X' in loud
@@ -83,23 +78,29 @@ def test_admonitions_tabs_and_containers_hold_texts():
 
 def test_a_definition_is_a_text_and_so_is_its_term():
     content = "Term one\n: the first\n  meaning\n\n: the second\n\n    goes on\n\n`x` y\n:   z z\n"
-    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
-    assert texts == ["Term one", "the first meaning", "the second", "goes on", " y".strip(), "z z"]
+    assert texts_of(content) == [
+        "Term one",
+        "the first meaning",
+        "the second",
+        "goes on",
+        " y".strip(),
+        "z z",
+    ]
     assert made(content, lambda texts: [text.upper() for text in texts]).lower() == content.lower()
 
 
 def test_a_line_that_would_begin_a_list_is_no_line():
-    assert made("a b\nc d\n", lambda _: ["one 1) x"]) == "one 1) x\n"
+    assert made("a b\nc d\n", ["one 1) x"]) == "one 1) x\n"
 
 
 def test_a_link_keeps_its_goal():
     content = '[a b](c_(d) "e f") g\n'
-    assert made(content, lambda _: ["x y z"]) in (
+    assert made(content, ["x y z"]) in (
         '[x y](c_(d) "e f") z\n', '[x](c_(d) "e f") y z\n'
     )  # fmt: skip
 
 
 def test_code_and_boxes_around_a_text_stay_where_they_are():
     content = "- [ ] `one` two\\\nthree `four`\n- ![a](b)\n  c d\n"
-    assert made(content, lambda _: ["x y z", "e"]).startswith("- [ ] `one` x")
-    assert made(content, lambda _: ["x y z", "e"]).endswith(" `four`\n- ![a](b)\n  e\n")
+    assert made(content, ["x y z", "e"]).startswith("- [ ] `one` x")
+    assert made(content, ["x y z", "e"]).endswith(" `four`\n- ![a](b)\n  e\n")

@@ -30,11 +30,7 @@ LOCKED = archive(**{"content.xml": "<a/>", office.MANIFEST: "<encryption-data/>"
     "kind, data, message",
     [
         (".docx", b"\xd0\xcf\x11\xe0 old", "a: is encrypted or in an older format; save it"),
-        (
-            ".docx",
-            WORD.replace(b"PK\x01\x02\x14\x03\x14\0\0", b"PK\x01\x02\x14\x03\x14\0\1"),
-            "encr",
-        ),
+        (".docx", WORD.replace(HEADER + b"\0", HEADER + b"\1"), "a: is encrypted"),
         (".odt", LOCKED, "a: is encrypted"),
         (".docx", b"nothing", r"a: damaged \(File is not a zip file\); save it again"),
         (".docx", WORD[:-100], r"a: damaged \(.*\); save it again"),

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.formats.unmarked import made
+from tests.refusals import refusal
 from transduct.formats.places import Place, changed, on_lines, worded
 
 
@@ -18,32 +20,28 @@ def test_what_stands_beside_its_text_is_written_though_it_is_the_same():
     assert changed("abcd", [beside], [["x"]]) == "ab[x]cd"
 
 
-@pytest.mark.parametrize(
-    "text", ["Word", "two words", "Ende.", "e-Mail: a b", "가", "(yes)", "don't"]
-)
-def test_words_are_translated(text):
-    assert worded(text)
+def test_words_are_translated_and_not_numbers_addresses_and_names_for_programs():
+    words = ["Word", "two words", "Ende.", "e-Mail: a b", "가", "(yes)", "don't"]
+    others = ["", " ", "42", "1,20", "A-1", "x_y", "menu_1", "!", "https://a.b/c", "a@b.org"]
+    assert [*filter(worded, [*words, *others, "a/b.c", "a.b.c"])] == words
 
 
 @pytest.mark.parametrize(
-    "text",
+    "kind, content",
     [
-        "",
-        " ",
-        "42",
-        "1,20",
-        "A-1",
-        "x_y",
-        "menu_1",
-        "https://a.b/c",
-        "a@b.org",
-        "a/b.c",
-        "a.b.c",
-        "!",
+        (".csv", 'a,b\n"x" y,z\n'),
+        (".csv", 'a,b\n"x'),
+        (".json", '{"a": }'),
+        (".json", "[" * 100_000),
+        (".vtt", "no mark\n"),
+        (".srt", "1\n00:00:01,000 00:00:02,000\nb\n"),
+        (".po", 'msgid "a"\nmsgstr "b\n'),
+        (".po", 'msgid "a"\nmsgid "b"\nbad\n'),
     ],
 )
-def test_numbers_addresses_and_names_for_programs_are_not(text):
-    assert not worded(text)
+def test_damaged_files_are_refused(kind, content):
+    with refusal(r"a: damaged \(.*\); save it again, or translate it with --text"):
+        made(kind, content)
 
 
 def test_lines_are_of_about_one_length():

@@ -1,6 +1,6 @@
 // The numbers of a view as a table, made when it is opened, a few cells at a time.
 
-import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import { say } from "./words.js";
 
 const CELLS = 300; // made at once, so that the page never stops
@@ -22,7 +22,7 @@ export function NumberTable({ caption, columns, count, row, depends }) {
   const rows = Math.max(1, Math.floor(MOST / columns.length));
   const from = first < count ? first : 0;
   const last = Math.min(count, from + rows);
-  useEffect(() => {
+  useLayoutEffect(() => { // caption and rows change together
     if (!open) return undefined;
     let [done, waiting] = [from, 0];
     body.current.replaceChildren();

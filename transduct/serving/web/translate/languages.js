@@ -1,6 +1,6 @@
 // From which language into which, and by which model.
 
-import { html, useEffect } from "../vendor/preact.js";
+import { html, useLayoutEffect } from "../vendor/preact.js";
 import { IconButton } from "../parts.js";
 import { change, state, useApp } from "../store.js";
 import { nameOf, say } from "../words.js";
@@ -34,7 +34,7 @@ export function take(source, target) {
 /** @param {{detected: string, swap: () => void}} given */
 export function Languages({ detected, swap }) {
   const { source, target, languages, model, health } = useApp();
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (chooses()) history.replaceState(null, "", `#${source}/${target}`);
   }, [source, target]);
   const translators = health.models.filter(({ verbs }) => verbs.includes("translate"));

@@ -343,7 +343,7 @@ def test_lines_and_pictures_belong_together(annotated):
 
 
 def test_broken_pictures_and_photographs_without_a_folder_are_named(annotated):
-    with refusal(r"pictures: a.png: found no label for it, expected a folder named by it"):
+    with refusal(r"pictures: a.png: found no label for it; put it into a folder that is named"):
         read(SceneSource("pictures", collage=Collage()), annotated.root)
     (annotated.root / "pictures" / "a.png").write_bytes(b"no picture")
     with refusal(r"pictures: a.png: not a whole picture"):

@@ -380,17 +380,17 @@ def test_a_transform_is_as_long_as_is_usual_unless_the_recipe_says_more():
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"window": 0.0}, "window is 0.0 and hop 0.01, must be 2 samples or more"),
-        ({"hop": 0.03}, "window is 0.025 and hop 0.03, must be"),
+        ({"window": 0.0}, "window is 0.0 s and hop 0.01 s; give a window of at least 2"),
+        ({"hop": 0.03}, "window is 0.025 s and hop 0.03 s; give"),
         (
             {"fft": 10**9},
-            "fft is 1000000000 and bands 80, must be at most 65536 lines, bands no more",
+            "fft is 1000000000 and bands 80; give an fft of at most 65536, and no more bands",
         ),
         (
             {"bands": 10**9},
-            "fft is 512 and bands 1000000000, must be at most 65536 lines, bands no more",
+            "fft is 512 and bands 1000000000; give an fft of at most 65536, and no more bands",
         ),
-        ({"fft": 300}, "fft is 300, must be at least the window's 400 samples"),
+        ({"fft": 300}, "fft is 300, must be at least 400, the samples of a window"),
         (
             {"rate": 8000, "fft": 256, "bands": 128},
             "fft is 256, must be longer: at 8000 Hz its lines are 31.2 Hz apart",

@@ -174,7 +174,7 @@ def test_a_source_without_a_recording_is_refused(root):
         ({"pattern": "(.)"}, r"must have a group \(\?P<text>...\)"),
         ({"pattern": "(?P<text>.)", "columns": [0, 1]}, "columns is .*, must be those of file, te"),
         ({"texts": "a", "columns": ["path"]}, "columns is .*, must be those of file, text and"),
-        ({"texts": "a", "join": [3]}, "join is \\[3\\], must be the fewest recordings"),
+        ({"texts": "a", "join": [3]}, "join is \\[3\\]; give the least and the largest"),
         ({"texts": "a", "join": [0, 2]}, "join is"),
         ({"texts": "a", "join": [3, 7]}, "strings is 0; say how many an epoch holds"),
         ({"texts": "a", "strings": 7}, "strings is 7; say how many"),

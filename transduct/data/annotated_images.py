@@ -137,7 +137,10 @@ def read_examples(
             if low <= _hash(name) < high:
                 with refused.each(), placing(f"{source.images}: {name}"):
                     folder = Path(name).parent.name
-                    require(folder, "found no label for it, expected a folder named by it")
+                    require(
+                        folder,
+                        "found no label for it; put it into a folder that is named by its label",
+                    )
                     picture = fitted(read_picture(content(), None), PHOTOGRAPH)
                     yield Example(picture, no_boxes, np.array([label(folder)], np.int64))
         return
@@ -163,7 +166,10 @@ def read_examples(
     for name, line in lines.items():
         if line is not None:
             with refused.each(), placing(f"{source.boxes}:{line[0]}: {name}"):
-                raise TransductError(f"found boxes without their picture in {source.images}")
+                raise TransductError(
+                    f"found boxes without their picture in {source.images}; add the picture, or "
+                    "remove the line"
+                )
 
 
 def _hash(name: str) -> float:
@@ -182,7 +188,7 @@ def _scaled(boxes: np.ndarray, picture: Picture, side: int) -> tuple[np.ndarray,
         require(box[0] < box[2] and box[1] < box[3], f"box {box} has no area, {corners}")
         require(
             inside[0] < inside[2] and inside[1] < inside[3],
-            f"box {box} lies outside the picture, which is {area}",
+            f"box {box} lies outside the picture, which is {area}; correct the box",
         )
         if np.abs(inside - box).max() > 1.0:
             clipped.append(f"box {box}, of a picture of {area}")

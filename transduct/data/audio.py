@@ -66,16 +66,17 @@ class Features(Checked):
             object.__setattr__(self, "fft", LINES_OF[self.kind])
         refuse_if(
             not 1 <= self.step <= self.width or self.width < 2,
-            f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop no longer",
+            f"window is {self.window} s and hop {self.hop} s; give a window of at least 2 samples, "
+            "and a hop that is no longer",
         )
         refuse_if(
             self.fft < self.width,
-            f"fft is {self.fft}, must be at least the window's {self.width} samples",
+            f"fft is {self.fft}, must be at least {self.width}, the samples of a window",
         )
         refuse_if(
             self.fft > LINES or self.bands > self.fft,
-            f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, bands "
-            "no more",
+            f"fft is {self.fft} and bands {self.bands}; give an fft of at most {LINES}, and no "
+            "more bands than that",
         )
         empty = mel_filters(self).max(0) <= 0.0
         refuse_if(

@@ -263,11 +263,16 @@ def read_labelled(
         text = (Path(name).parent.name if captions is None else captions.pop(name, "")).strip()
         with refused.each(), placing(f"{source.images}: {name}"):
             picture = read_picture(content(), None)
-            require(text, f"found no text for it, expected {expected}")
+            require(
+                text, f"found no text for it, expected {expected}; write one, or remove the picture"
+            )
             yield name, picture, text
     for name in captions or {}:
         with refused.each(), placing(f"{source.captions}: {name}"):
-            raise TransductError(f"found a caption without its picture in {source.images}")
+            raise TransductError(
+                f"found a caption without its picture in {source.images}; add it, or remove the "
+                "line"
+            )
 
 
 def read_captions(file: str, root: Path, refused: Refused | None = None) -> dict[str, str]:

@@ -95,8 +95,8 @@ class SoundSource:
             )
         refuse_if(
             len(self.join) != 2 or not 1 <= self.join[0] <= self.join[1],
-            f"join is {self.join}, must be the fewest recordings of a string, at least 1, and "
-            "the most",
+            f"join is {self.join}; give the least and the largest number of recordings in a "
+            "string, from 1 on",
         )
         refuse_if(
             (self.join[1] > 1) != (self.strings > 0),

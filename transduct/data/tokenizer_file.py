@@ -23,6 +23,7 @@ LONGEST = 10_000  # characters of a token, or of what a rule inserts
 GROWTH = 4.0  # the most by which all rules together may lengthen a text
 USUAL = {"start": 0, "stop": 0, "length": 1}  # numbers of rules
 PARTS = 100  # rules
+ELSEWHERE = "take the model from another place"
 OWN = [json.loads(rule.__getstate__()) for rule in CLEARING]  # known to be harmless
 
 
@@ -43,19 +44,22 @@ def read(path: Path) -> str:
         if part not in OWN
     ]
     with placing(str(path)):
-        require(len(parts) <= PARTS, f"has {len(parts):,} rules, at most {PARTS} are followed")
+        require(
+            len(parts) <= PARTS,
+            f"has {len(parts):,} rules, at most {PARTS} are followed; {ELSEWHERE}",
+        )
         growth = prod(map(_growth, parts))
         require(
             growth <= GROWTH,
             f"its rules may lengthen a text {growth:,.0f} times, at most {GROWTH:g} times is "
-            "taken; take the model from another place",
+            f"taken; {ELSEWHERE}",
         )
         # of unigram a list of pairs, else the keys of a mapping
         names = [n if isinstance(n, str) else n[0] for n in content["model"]["vocab"]]
         longest = max(map(len, names), default=0)
         require(
             longest <= LONGEST,
-            f"a token holds {longest:,} characters, at most {LONGEST:,} are taken",
+            f"a token holds {longest:,} characters, at most {LONGEST:,} are taken; {ELSEWHERE}",
         )
     return text
 
@@ -66,7 +70,7 @@ def _growth(part: dict[str, Any]) -> float:
     require(
         pattern.get("Regex") in (None, *PATTERNS),
         f"asks for the pattern {pattern.get('Regex')!r:.60}, which transduct never writes and "
-        "which may take for ever; take the model from another place",
+        f"which may take for ever; {ELSEWHERE}",
     )
     if part.get("type") == "Precompiled":  # SentencePiece's, at whose damage the library panics
         blob = base64.b64decode(part["precompiled_charsmap"], validate=True)
@@ -77,13 +81,13 @@ def _growth(part: dict[str, Any]) -> float:
         longest = max((len(text) for text in part.values() if isinstance(text, str)), default=0)
         require(
             longest <= LONGEST,
-            f"a rule holds {longest:,} characters, at most {LONGEST:,} are taken",
+            f"a rule holds {longest:,} characters, at most {LONGEST:,} are taken; {ELSEWHERE}",
         )
     start, stop, length = (part.get(name, usual) for name, usual in USUAL.items())
     require(
         start in (0, 1) and stop == 0 and length != 0,
-        f"a rule of type {part.get('type')!r:.40} has numbers at which the library fails; take "
-        "the model from another place",
+        f"a rule of type {part.get('type')!r:.40} has numbers at which the library fails; "
+        f"{ELSEWHERE}",
     )
     inserted = part.get("content")
     if not isinstance(inserted, str):

@@ -36,7 +36,7 @@ class Echo:
 
 
 def test_all_shards_are_done_here(tmp_path):
-    assert list(engines.here(partial(Echo, tmp_path), SHARDS)) == [0, 1, 2, 3]
+    assert list(engines.in_this_process(partial(Echo, tmp_path), SHARDS)) == [0, 1, 2, 3]
 
 
 def test_processes_do_the_shard_of_a_killed_worker_again(tmp_path):

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
 
-from transduct.data.preparing import Engine, Work, here
+from transduct.data.preparing import Engine, Work, in_this_process
 from transduct.devices import cores
 from transduct.errors import TransductError, needing, require
 
@@ -39,7 +39,7 @@ def chosen(workers: int, ray: str | None, gpus: int = 0) -> Engine:
         count = min(workers, len(shards))
         if ray is not None:
             return on_ray(make, shards, count, ray, gpus)
-        return here(make, shards) if count == 1 else processes(make, shards, count)
+        return in_this_process(make, shards) if count == 1 else processes(make, shards, count)
 
     return engine
 

@@ -66,7 +66,7 @@ Work = Callable[[Any], Any]  # does a part or a range
 Engine = Callable[[Callable[[], Work], Sequence[Any]], Iterator[Any]]
 
 
-def here(make: Callable[[], Work], units: Sequence[Any]) -> Iterator[Any]:
+def in_this_process(make: Callable[[], Work], units: Sequence[Any]) -> Iterator[Any]:
     """Do all units in this process."""
     work = make()
     return map(work, units)
@@ -128,7 +128,7 @@ class MakePart:
 
     def __call__(self, split: Split) -> int:
         """Make a part, and return how many pairs it has."""
-        with new_directory(self.folder / split.name) as folder:
+        with new_directory(self.folder / split.name, replace=True) as folder:
             facts = self._write(split, folder)
             made = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
             text = json.dumps({**facts, "files": made})
@@ -254,7 +254,7 @@ class Repeated:
         rmtree(folder, ignore_errors=True)
         folder.mkdir()
         find = partial(FindRepeated, parts, folder, ranges)
-        for _ in (engine if ranges > 1 else here)(find, range(ranges)):
+        for _ in (engine if ranges > 1 else in_this_process)(find, range(ranges)):
             pass
         files = [folder / str(number) for number in range(ranges)]
         self._ranges = [
@@ -378,7 +378,7 @@ def prepare(
     target_tokenizer: Tokenizer,
     directory: Path,
     notify: Notify,
-    engine: Engine = here,
+    engine: Engine = in_this_process,
     parts: Path | None = None,
     judge: Callable[[], Judge] | None = None,
 ) -> Corpus:

@@ -27,7 +27,7 @@ from transduct.data.preparing import (
     JOB,
     Engine,
     held_out_of,
-    here,
+    in_this_process,
     inputs_for,
     prepare,
 )
@@ -194,7 +194,7 @@ class TranslationTask(Task):
     derived = DERIVED
     training: TextTraining
     ensembles = prepares = True
-    engine: Engine = staticmethod(here)
+    engine: Engine = staticmethod(in_this_process)
     parts: Path | None = None
     check_alike = staticmethod(check_alike)
     take_vocabularies = staticmethod(take_vocabularies)

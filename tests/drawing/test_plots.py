@@ -17,17 +17,17 @@ from transduct.predictors.base import Panel
 MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
 
 
+def of_kind(picture, kind):
+    return [shape for shape in picture.shapes if isinstance(shape, kind)]
+
+
 def cells(picture):
     """The colour of each cell by its hint."""
-    return {
-        shape.hint: shape.fill
-        for shape in picture.shapes
-        if isinstance(shape, Rectangle) and shape.hint
-    }
+    return {shape.hint: shape.fill for shape in of_kind(picture, Rectangle) if shape.hint}
 
 
 def texts(picture):
-    return [shape.text for shape in picture.shapes if isinstance(shape, Text)]
+    return [shape.text for shape in of_kind(picture, Text)]
 
 
 def lightness(colour):
@@ -127,20 +127,16 @@ def test_everything_lies_on_the_page(page):
 def test_pictures_of_a_page_stand_below_each_other():
     one, other = (plots.curves([0, 1], {"loss": [2, 1]}, title) for title in ("first", "second"))
     both = plots.page([one, other])
-    at = {shape.text: shape.y for shape in both.shapes if isinstance(shape, Text)}
+    at = {shape.text: shape.y for shape in of_kind(both, Text)}
     assert at["second"] - at["first"] >= one.height
     assert both.height >= one.height + other.height
     assert both.width < plots.page([one, other], 2).width
 
 
-def test_the_names_of_neighbours_do_not_overlap():
-    for page in ("names", "names of photographs"):
-        one, other = (
-            extent(s)
-            for s in PAGES[page]().shapes
-            if isinstance(s, Text) and s.text.startswith("name")
-        )
-        assert one[2] < other[0]
+@pytest.mark.parametrize("page", ["names", "names of photographs"])
+def test_the_names_of_neighbours_do_not_overlap(page):
+    one, other = (extent(s) for s in of_kind(PAGES[page](), Text) if s.text.startswith("name"))
+    assert one[2] < other[0]
 
 
 def test_a_page_of_many_large_heat_maps_is_no_wider_than_a_screen():
@@ -151,18 +147,14 @@ def test_heat_maps_of_a_row_stand_on_one_line():
     picture = plots.grid(
         [("", [[1.0]], None, None), ("", [[1.0], [1.0], [1.0]], None, None)], per_row=2
     )
-    bottoms = [
-        extent(shape)[3] for shape in picture.shapes if isinstance(shape, Rectangle) and shape.hint
-    ]
+    bottoms = [extent(shape)[3] for shape in of_kind(picture, Rectangle) if shape.hint]
     assert bottoms[0] == max(bottoms)
 
 
 def test_the_colour_bar_has_each_number_beside_its_colour():
     picture = plots.heatmap([[-2.0, 2.0]])
-    bar = [shape for shape in picture.shapes if isinstance(shape, Rectangle) and not shape.hint]
-    high, middle, low = sorted(
-        (shape for shape in picture.shapes if isinstance(shape, Text)), key=lambda s: s.y
-    )
+    bar = [shape for shape in of_kind(picture, Rectangle) if not shape.hint]
+    high, middle, low = sorted(of_kind(picture, Text), key=lambda s: s.y)
     assert [text.text for text in (high, middle, low)] == ["2", "0", "-2"]
     assert min(middle.y - high.y, low.y - middle.y) > 12, "none lies upon another"
     top, bottom = min(bar, key=lambda each: each.y), max(bar, key=lambda each: each.y)
@@ -185,7 +177,7 @@ def test_panels_share_one_scale_and_stand_in_rows():
         plots.SEQUENTIAL[-1],
         cells(plots.heatmap([[1.0, 4.0]]))["0, 0: 1"],
     }
-    titles = [shape for shape in picture.shapes if isinstance(shape, Text) and shape.bold]
+    titles = [shape for shape in of_kind(picture, Text) if shape.bold]
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = [(title.x, title.y) for title in titles]
     assert (x0, x1, y0, y2) == (x2, x3, y1, y3)
     assert x0 < x1
@@ -195,17 +187,15 @@ def test_panels_share_one_scale_and_stand_in_rows():
 def test_curves_pass_through_their_points():
     picture = plots.curves([0, 10, 20], {"loss": [4.0, 2.0, 0.0]}, "title", "step", "nats")
     assert {"title", "step", "nats", "loss", "0", "4", "20"} <= set(texts(picture))
-    (curve, _) = [shape for shape in picture.shapes if isinstance(shape, Line) and shape.width >= 2]
-    assert curve.points == (
-        (260, 140),
-        (520, 280),
-    )  # half way, then to the corner of the 520 x 280 plot
+    (curve, _) = [shape for shape in of_kind(picture, Line) if shape.width >= 2]
+    # half way, then to the corner of the 520 x 280 plot
+    assert curve.points == ((260, 140), (520, 280))
 
 
 def test_a_gap_parts_a_curve_and_a_point_alone_is_seen():
     picture = plots.curves([0, 1, 2, 3, 4], {"loss": [1, 2, math.nan, 3, math.inf]}, y_label="loss")
-    assert sum(isinstance(shape, Line) and shape.width == 2 for shape in picture.shapes) == 1
-    assert sum(isinstance(shape, Rectangle) for shape in picture.shapes) == 1
+    assert sum(shape.width == 2 for shape in of_kind(picture, Line)) == 1
+    assert len(of_kind(picture, Rectangle)) == 1
 
 
 @pytest.mark.parametrize(
@@ -285,29 +275,33 @@ def test_matrix_and_labels_must_fit(draw, matrix, rows, columns, message):
         draw(matrix, rows, columns)
 
 
-def test_what_cannot_be_drawn_is_said():
-    with refusal("no heat map to draw; give at least one"):
-        plots.grid([])
-    with refusal(r"limits \(1, 1\) are not in order; give the lower one first"):
-        plots.heatmap([[1]], limits=(1, 1))
-    with refusal("no photograph to draw; give at least one"):
-        plots.overlays([])
-    with refusal("no line to draw; give at least one"):
-        plots.curves([1, 2], {})
-    with refusal("line 'loss' has 1 values, x has 2; give equally many"):
-        plots.curves([1, 2], {"loss": [1]})
-    with refusal(r"x has the shape \(1, 1\); give 1 dimensions"):
-        plots.curves([[1]], {"loss": [1]})
+@pytest.mark.parametrize(
+    "draw, message",
+    [
+        (lambda: plots.grid([]), "no heat map to draw; give at least one"),
+        (
+            lambda: plots.heatmap([[1]], limits=(1, 1)),
+            r"limits \(1, 1\) are not in order; give the l",
+        ),
+        (lambda: plots.overlays([]), "no photograph to draw; give at least one"),
+        (lambda: plots.curves([1, 2], {}), "no line to draw; give at least one"),
+        (lambda: plots.curves([1, 2], {"loss": [1]}), "'loss' has 1 values, x has 2; give equally"),
+        (
+            lambda: plots.curves([[1]], {"loss": [1]}),
+            r"x has the shape \(1, 1\); give 1 dimensions",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(draw, message):
+    with refusal(message):
+        draw()
 
 
 @pytest.mark.parametrize("size", [(3000, 4000), (1, 2000), (320, 100)])
 def test_a_large_photograph_is_kept_at_twice_its_size_on_the_page(size):
-    values = (
-        np.linspace(0, 250, size[1])[None, :, None].repeat(size[0], 0).repeat(3, 2).astype(np.uint8)
-    )
-    [shape] = (
-        s for s in plots.overlays([("", [[0.0]], values)]).shapes if isinstance(s, Photograph)
-    )
+    shades = np.linspace(0, 250, size[1])[None, :, None]
+    values = shades.repeat(size[0], 0).repeat(3, 2).astype(np.uint8)
+    [shape] = of_kind(plots.overlays([("", [[0.0]], values)]), Photograph)
     assert max(shape.pixels.shape[:2]) <= 320
     assert shape.pixels.mean() == pytest.approx(values.mean(), abs=1.0)
     assert max(shape.width, shape.height) == 160
@@ -321,7 +315,7 @@ def test_a_photograph_is_red_where_the_matrix_is_large():
     picture = plots.overlays(
         [("one", matrix, grey), ("two", torch.zeros(3, 4), grey)], title="both"
     )
-    one, two = (shape for shape in picture.shapes if isinstance(shape, Photograph))
+    one, two = of_kind(picture, Photograph)
     assert texts(picture) == ["both", "one", "two"]
     assert np.array_equal(one.pixels[:3], grey[:3])
     assert np.array_equal(one.pixels[3:, 4:], np.broadcast_to([190, 54, 54], (3, 4, 3)))
@@ -334,11 +328,7 @@ def test_a_photograph_is_red_where_the_matrix_is_large():
 
 def test_what_is_below_zero_reddens_nothing():
     grey = np.full((4, 6, 3), 100, np.uint8)
-    [shape] = (
-        s
-        for s in plots.overlays([("", [[-0.4, 0.0, 0.4]], grey)]).shapes
-        if isinstance(s, Photograph)
-    )
+    [shape] = of_kind(plots.overlays([("", [[-0.4, 0.0, 0.4]], grey)]), Photograph)
     assert np.array_equal(shape.pixels[:, :4], grey[:, :4])
     assert not np.array_equal(shape.pixels[:, 4:], grey[:, 4:])
 
@@ -355,13 +345,9 @@ def test_the_heads_of_a_layer_stand_in_a_row(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "save", lambda picture, path: drawn.append(picture))
     plots.draw_attention(attending(3, (2, 2), layers=4), "a b", tmp_path / "a.svg", {})
-    places = {
-        s.text: (s.x, s.y)
-        for s in drawn[0].shapes
-        if isinstance(s, Text) and s.text.startswith("head")
-    }
-    assert len({y for _, y in places.values()}) == 4
-    assert len({places[f"head {i}"][1] for i in range(3)}) == 1
+    down = {s.text: s.y for s in of_kind(drawn[0], Text) if s.text.startswith("head")}
+    assert len({*down.values()}) == 4
+    assert len({down[f"head {i}"] for i in range(3)}) == 1
 
 
 def test_an_input_that_is_no_text_is_no_title(tmp_path):

@@ -16,8 +16,8 @@ from transduct.decoding.shortlist import Narrowed
 from transduct.inference import engine
 from transduct.inference.cohorts import Cohorts, running_batch
 from transduct.inference.fused import prepare
-from transduct.inference.running import Running, Sentence
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.running import Running
+from transduct.inference.settings import DecodingConfig, Sentence
 
 CPU = torch.device("cpu")
 

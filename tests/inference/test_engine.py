@@ -16,8 +16,7 @@ from transduct.inference.batches import (
     flat,
 )
 from transduct.inference.engine import captures, generate, on_own_threads, score
-from transduct.inference.running import Sentence
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
 

@@ -11,8 +11,8 @@ from transduct.inference import engine, running
 from transduct.inference.fused import fuse
 from transduct.inference.packed import pack_layers
 from transduct.inference.quantised import pack_quantised, quantise
-from transduct.inference.running import Running, Sentence
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.running import Running
+from transduct.inference.settings import DecodingConfig, Sentence
 
 pytestmark = compiled
 OPTIONS = [

@@ -7,8 +7,7 @@ import pytest
 from tests.helpers import BEGIN, END, SIZE, compiled
 from tests.inference.test_running import made
 from transduct.inference import running
-from transduct.inference.running import Sentence
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.settings import DecodingConfig, Sentence
 
 pytestmark = compiled
 

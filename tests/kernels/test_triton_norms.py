@@ -11,7 +11,7 @@ from tests.kernels.on_triton import DEVICE, passes
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.transformer import DecoderLayer, Encoder, EncoderLayer, LayerShape
 from transduct.functional import dropout
-from transduct.kernels import cpu_training, triton_dropout
+from transduct.kernels import cpu, triton_dropout
 from transduct.kernels import triton_norms as ours
 from transduct.segments import Segments
 from transduct.training import fused
@@ -44,7 +44,7 @@ def both(residual, x, parameters, rate, rms, dtype):
     torch.manual_seed(3)
     weight, shift = (*leaves[2:], None)[:2]
     found = ours.sum_and_norm(*leaves[:2], rate, weight, shift, EPSILON, rms, dtype)
-    scale = 65536 / (65536 - cpu_training.threshold(rate))
+    scale = 65536 / (65536 - cpu.threshold(rate))
     s = exact[0] + exact[1] * mask * scale
     norm = F.rms_norm if rms else F.layer_norm
     return found, (s, norm(s, s.shape[1:], *exact[2:], eps=EPSILON)), leaves, exact
@@ -163,7 +163,7 @@ def test_the_operators_pass_opcheck():
     x, other = drawn(3, 24).requires_grad_(), drawn(3, 24, seed=2).requires_grad_()
     weight = drawn(24, seed=3).requires_grad_()
     given = (x, other, weight, weight, torch.tensor([5], device=DEVICE))
-    given += (cpu_training.threshold(RATE), EPSILON, False, torch.float32)
+    given += (cpu.threshold(RATE), EPSILON, False, torch.float32)
     tests = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(torch.ops.transduct.sum_and_norm.default, given, test_utils=tests)
 

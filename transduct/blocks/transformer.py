@@ -84,10 +84,13 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
-        inner, rate = self.inner(x), self.rate if self.training else 0.0  # (N, F)
-        if self.gate is None:
-            return self.outer(activation_dropout(inner, self.activation, rate))
-        return self.outer(dropout(self.activation(inner) * self.gate(x), rate))
+        inner = self.inner(x)  # (N, F)
+        if self.gate is None and self.training:
+            return self.outer(activation_dropout(inner, self.activation, self.rate))
+        inner = self.activation(inner)
+        if self.gate is not None:
+            inner = inner * self.gate(x)
+        return self.outer(dropout(inner, self.rate) if self.training else inner)
 
 
 class Residual(nn.Module):

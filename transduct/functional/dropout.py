@@ -24,7 +24,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
         return dropped(x.reshape(-1, x.shape[-1]), rate).view(x.shape)
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    threshold = cpu_training.threshold(rate)
+    threshold = cpu.threshold(rate)
     if cpu.trainable(x):
         return cpu_training.dropped(x, threshold) if threshold else x
     threshold -= 32768
@@ -35,7 +35,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 
 def activation_dropout(x: Tensor, activation: Callable[[Tensor], Tensor], rate: float) -> Tensor:
     """`dropout(activation(x))`, of ReLU on a CPU in one pass over memory."""
-    threshold = cpu_training.threshold(rate)
+    threshold = cpu.threshold(rate)
     if threshold and activation is F.relu and cpu.trainable(x):
         return cpu_training.dropped(x, threshold, relu=True)
     return dropout(activation(x), rate)
@@ -43,7 +43,7 @@ def activation_dropout(x: Tensor, activation: Callable[[Tensor], Tensor], rate: 
 
 def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
     """`residual + dropout(x)`, where there is a kernel for it in one pass over memory."""
-    threshold = cpu_training.threshold(rate)
+    threshold = cpu.threshold(rate)
     if threshold and cpu.trainable(x, residual) and x.shape == residual.shape:
         return cpu_training.dropped(x, threshold, added=residual)
     fits = residual.dtype in (x.dtype, torch.float32) and x.shape == residual.shape

@@ -17,8 +17,8 @@ from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Hypothesis, LengthRule, Phrase, Stopping, steps
 from transduct.inference.batches import device_of, encode
 from transduct.inference.cpu_beam import CPUBeam
-from transduct.inference.running import ROWS, Running, Sentence, runs, tell
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.running import ROWS, Running, runs, tell
+from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.kernels import cpu
 
 
@@ -138,7 +138,7 @@ class Cohorts:
 
 def running_batch(model: Any, sentence: Sentence) -> type[Running] | type[Cohorts]:
     """The kind of running batch for a sentence."""
-    return Running if runs(model, [sentence]) else Cohorts
+    return Running if cpu.library() is not None and runs(model, [sentence]) else Cohorts
 
 
 def constraint_of(sentences: Sequence[Sentence], device: torch.device) -> Filter | None:

@@ -29,8 +29,8 @@ from transduct.inference.batches import (
     workers_for,
 )
 from transduct.inference.cohorts import Cohort, constraint_of, filters_of
-from transduct.inference.running import FEW, ROWS, Running, Sentence, borrowed, runs
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.running import FEW, ROWS, Running, borrowed, runs
+from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
 
@@ -128,7 +128,7 @@ def find(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
     `generate`."""
     if not sentences:
         return []
-    if runs(model, sentences):
+    if cpu.library() is not None and runs(model, sentences):
         return finite(shared(partial(_together, model), sentences))
     some, device = sentences[0], device_of(model)
     insisted = some.config.captured is True

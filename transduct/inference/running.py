@@ -9,7 +9,7 @@ hypotheses.
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,67 +18,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from transduct.decoding.filters import Filter
 from transduct.decoding.sampling import draw, generators
-from transduct.decoding.search import Hypothesis, LengthRule, Phrase, length_penalty
-from transduct.decoding.shortlist import Narrowed
+from transduct.decoding.search import Hypothesis, LengthRule, length_penalty
 from transduct.inference.batches import device_of, encode
 from transduct.inference.fused import fused_decoder, is_packed
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.settings import PAGE, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.cpu_running import STOPPING, Cells, Finished, Source
 from transduct.kernels.cpu_search import WIDEST_BEAM
 
-PAGE, WITHIN = 16, np.arange(16, dtype=np.int32)  # tokens whose keys and values lie in a page
+WITHIN = np.arange(PAGE, dtype=np.int32)
 MEMORY = 1 << 28  # bytes of all pages
 ROWS = 512  # the most rows of a step
 FEW = 16  # rows for which one thread is enough
 STEPS = 32  # the most steps between two looks at what has changed
 # Batches that are not in use, of each model; they are large.
 IDLE: "weakref.WeakKeyDictionary[Any, list[Running]]" = weakref.WeakKeyDictionary()
-
-
-@dataclass(eq=False)
-class Sentence:
-    """What is asked of a running batch.
-
-    Attributes:
-        source: token ids, as the encoder takes them.
-        limit: the most tokens of an output, its end included.
-        begin, end: the tokens before and after every output.
-        never: tokens that no output may contain.
-        prefix: the tokens with which each output begins, of which the first `free` cost nothing.
-        follow: called with the new tokens that all hypotheses have in common, as they appear.
-        phrases: what each output must hold.
-        constrain: some sentences -> the filter over their rows.
-        narrow: some sources -> a model that scores only a shortlist, which has the tokens above.
-        words: of the source, where outputs are trees over them.
-    """
-
-    source: Sequence[int]
-    limit: int
-    config: DecodingConfig
-    begin: int
-    end: int
-    never: Sequence[int] = ()
-    prefix: Sequence[int] = ()
-    free: int = 0
-    follow: Callable[[list[int]], None] | None = None
-    phrases: Sequence[Phrase] = ()
-    constrain: "Callable[[Sequence[Sentence]], Filter] | None" = None
-    narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None
-    words: int = 0
-
-    @property
-    def beam(self) -> int:
-        """Its rows in the batch."""
-        return self.config.beam
-
-    @property
-    def pages(self) -> int:
-        """The pages that it may need."""
-        rows = self.limit * self.beam
-        return -(-len(self.source) // PAGE) - (-rows // PAGE)
 
 
 @dataclass(eq=False)
@@ -349,7 +304,8 @@ def _pages(decoder: Any) -> int:
 
 
 def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
-    """Whether a running batch can search with this model for each of these sentences."""
+    """Whether a running batch can search with this model for each of these sentences, where there
+    are kernels."""
     decoder: Any = fused_decoder(model)
     return (
         decoder is not None
@@ -366,7 +322,6 @@ def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
             for layer in decoder
             for part in (layer.cross_attention.key, layer.cross_attention.value)
         )
-        and cpu.library() is not None
     )
 
 

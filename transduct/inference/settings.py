@@ -1,11 +1,14 @@
-"""How outputs are generated: the settings of a search, and how long an output may be."""
+"""What is asked of a search: its settings, its sentences, and how long an output may be."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 
-from transduct.decoding.search import LengthRule, Stopping
+from transduct.decoding.filters import Filter
+from transduct.decoding.search import LengthRule, Phrase, Stopping
+from transduct.decoding.shortlist import Narrowed
 from transduct.records import Checked, Count, Range
 
 # source tokens decoded together; CAPTURED is for a GPU too
@@ -15,6 +18,7 @@ USUAL = 8  # the widest beam for which these hold
 COLDEST, STEEPEST = 1e-3, 20.0
 # tokens of an output for each of its source, and more, where nothing else is known
 EXPANSION = 2.0, 20
+PAGE = 16  # tokens whose keys and values lie in a page of a running batch
 WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
 BeamWidth = Annotated[int, Range(1, WIDEST)]
 LengthPenalty = Annotated[float, Range(-STEEPEST, STEEPEST)]
@@ -113,6 +117,49 @@ class DecodingConfig(Checked):
         captured = self.captured is True
         tokens = ON_CPU if device.type == "cpu" else CAPTURED if captured else ON_GPU
         return max(1, tokens * USUAL // max(self.beam, USUAL))
+
+
+@dataclass(eq=False)
+class Sentence:
+    """What is asked of a running batch.
+
+    Attributes:
+        source: token ids, as the encoder takes them.
+        limit: the most tokens of an output, its end included.
+        begin, end: the tokens before and after every output.
+        never: tokens that no output may contain.
+        prefix: the tokens with which each output begins, of which the first `free` cost nothing.
+        follow: called with the new tokens that all hypotheses have in common, as they appear.
+        phrases: what each output must hold.
+        constrain: some sentences -> the filter over their rows.
+        narrow: some sources -> a model that scores only a shortlist, which has the tokens above.
+        words: of the source, where outputs are trees over them.
+    """
+
+    source: Sequence[int]
+    limit: int
+    config: DecodingConfig
+    begin: int
+    end: int
+    never: Sequence[int] = ()
+    prefix: Sequence[int] = ()
+    free: int = 0
+    follow: Callable[[list[int]], None] | None = None
+    phrases: Sequence[Phrase] = ()
+    constrain: "Callable[[Sequence[Sentence]], Filter] | None" = None
+    narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None
+    words: int = 0
+
+    @property
+    def beam(self) -> int:
+        """Its rows in the batch."""
+        return self.config.beam
+
+    @property
+    def pages(self) -> int:
+        """The pages that it may need."""
+        rows = self.limit * self.beam
+        return -(-len(self.source) // PAGE) - (-rows // PAGE)
 
 
 def longest_output(source: int, expansion: float = 0.0) -> int:

@@ -172,6 +172,11 @@ def trainable(*tensors: Tensor) -> bool:
     return (kinds == {torch.float32} or kinds == {torch.bfloat16}) and library() is not None
 
 
+def threshold(rate: float) -> int:
+    """The number of 65536 equally likely draws that drop an element, never all of them."""
+    return min(round(rate * 65536), 65535)
+
+
 def first_only(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate the backward pass of an `autograd.Function` whose result depends on the saved
     tensors.

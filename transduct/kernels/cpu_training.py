@@ -137,11 +137,6 @@ def _attend(
     cpu.library().segments_attention(ctypes.byref(arguments), threads)
 
 
-def threshold(rate: float) -> int:
-    """The number of 65536 equally likely draws that drop an element, not all of them."""
-    return min(round(rate * 65536), 65535)
-
-
 def dropped(x: Tensor, threshold: int, relu: bool = False, added: Tensor | None = None) -> Tensor:
     """Zero each element with probability p = `threshold` / 65536 and scale the others by 1 / (1 -
     p), in one pass with a ReLU before it or the addition of a tensor of the same shape and dtype

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.kernels.cpu_training import threshold
+from transduct.kernels.cpu import threshold
 from transduct.kernels.triton import Pair, compared, waves
 
 ROWS, COLUMNS, WARPS = 16, 256, 4

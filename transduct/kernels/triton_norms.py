@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.kernels.cpu_training import threshold
+from transduct.kernels.cpu import threshold
 from transduct.kernels.triton import Pair, compared, waves
 from transduct.kernels.triton_dropout import SIZES, _dropped, seed, survivors
 

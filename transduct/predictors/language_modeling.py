@@ -26,8 +26,7 @@ from transduct.errors import WrongData, require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat, in_batches, shared
-from transduct.inference.running import Sentence
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.predictors.base import Attention, Report, Trace
 from transduct.predictors.long_texts import likeliest

@@ -35,8 +35,7 @@ from transduct.inference import engine
 from transduct.inference.batches import answered, device_of, flat
 from transduct.inference.engine import captures
 from transduct.inference.quantised import QuantisedLinear
-from transduct.inference.running import Sentence
-from transduct.inference.settings import DecodingConfig
+from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.models import rnn, transformer
 from transduct.predictors.base import (
     ENSEMBLE,

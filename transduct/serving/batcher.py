@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 from transduct.decoding.search import Hypothesis, pausing
 from transduct.errors import TransductError
 from transduct.inference.cohorts import Cohorts, running_batch
-from transduct.inference.running import Running, Sentence
+from transduct.inference.running import Running
+from transduct.inference.settings import Sentence
 from transduct.kernels.threads import CORES
 from transduct.predictors.isolation import isolate_failures
 from transduct.serving.jobs import Job, ignore

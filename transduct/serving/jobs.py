@@ -8,7 +8,7 @@ from typing import Any
 from transduct.decoding.search import Hypothesis, finite
 from transduct.errors import TransductError
 from transduct.inference.engine import captures
-from transduct.inference.running import Sentence
+from transduct.inference.settings import Sentence
 from transduct.predictors.long_texts import Piece, Translation
 
 BESIDE = 8  # what an input costs beside its tokens

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from transduct_course import catalogue, hash_table
 
 from tests.interfaces import test_cli
@@ -64,18 +65,20 @@ def test_the_page_is_written_and_nothing_is_trained(program, tmp_path):
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_wrong_calls_of_learn_are_told(program, tmp_path):
-    done = program("learn", "scale", "--page", tmp_path / "page.html")
-    assert (done.code, "--page stands alone" in done.err) == (2, True)
-    done = program("learn", "hash_tabel")
-    assert done.code == 2
-    assert "no experiment is called 'hash_tabel'; the nearest is hash_table" in done.err
-    for words in (["--quick"], ["--data", tmp_path]):
-        done = program("learn", *words)
-        assert (done.code, "name an experiment to run, or give --all" in done.err) == (2, True)
-    done = program("learn", "scale", "--data", tmp_path / "none")
-    assert done.code == 2
-    assert "none: no such folder; give the one that holds the data sets" in done.err
-    done = program("learn", "scale", "--all")
-    assert done.code == 2
-    assert "found both scale and --all" in done.err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["scale", "--page", "page.html"], "--page stands alone"),
+        (["hash_tabel"], "no experiment is called 'hash_tabel'; the nearest is hash_table"),
+        (["--quick"], "name an experiment to run, or give --all"),
+        (["--data", "."], "name an experiment to run, or give --all"),
+        (
+            ["scale", "--data", "none"],
+            "none: no such folder; give the one that holds",
+        ),
+        (["scale", "--all"], "found both scale and --all"),
+    ],
+)
+def test_wrong_calls_of_learn_are_told(program, words, message):
+    done = program("learn", *words)
+    assert (done.code, message in done.err) == (2, True)

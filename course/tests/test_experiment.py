@@ -68,24 +68,12 @@ def test_a_table_has_means_and_half_of_the_range_over_seeds():
 
 @pytest.mark.parametrize(
     "value, cell",
-    [
-        (True, "yes"),
-        (12345, "12,345"),
-        ("gru", "gru"),
-        (0.9999, "1.00"),
-        (0.0, "0"),
-        (1234.5, "1,230"),
-        (0.00012, "1.2e-04"),
-        (math.nan, "-"),
-        (-0.25, "-0.250"),
-    ],
-)
+    [(True, "yes"), (12345, "12,345"), ("gru", "gru"), (0.9999, "1.00"), (0.0, "0"),
+     (1234.5, "1,230"), (0.00012, "1.2e-04"), (math.nan, "-"), (-0.25, "-0.250")],
+)  # fmt: skip
 def test_cells(value, cell):
     assert shown(value) == cell
-
-
-def test_cells_in_korean():
-    assert shown(False, "korean") == "아니요"
+    assert shown(value, "korean") == {"yes": "예"}.get(cell, cell)
 
 
 def test_words_in_cells_have_korean_names():
@@ -124,20 +112,19 @@ def test_what_is_missing_is_told():
     assert "pip install" in run(made(without_extra), Setting()).lacks
 
 
-def test_a_data_set_is_a_folder_of_data(tmp_path):
-    with pytest.raises(NotRun, match="the data set multi30k"):
-        Setting(data=tmp_path).folder("multi30k")
-    (tmp_path / "multi30k").mkdir()
-    assert Setting(data=tmp_path).folder("multi30k") == tmp_path / "multi30k"
-
-
-def test_what_is_left_out_without_a_data_set_is_told(tmp_path):
+def test_a_data_set_is_a_folder_of_data_and_what_is_left_out_without_it_is_told(tmp_path):
     told = []
+    setting = Setting(data=tmp_path, report=told.append)
+    with pytest.raises(NotRun, match="the data set multi30k"):
+        setting.folder("multi30k")
+    assert not setting.has("multi30k")
     assert not Setting(report=told.append).has("multi30k")
-    assert told == ["left out: what needs the data set multi30k (its folder is in --data)"]
+    line = "left out: what needs the data set multi30k (its folder is in --data)"
+    assert told == [line, line]
     (tmp_path / "multi30k").mkdir()
-    assert Setting(data=tmp_path, report=told.append).has("multi30k")
-    assert len(told) == 1
+    assert setting.has("multi30k")
+    assert setting.folder("multi30k") == tmp_path / "multi30k"
+    assert len(told) == 2
 
 
 def test_combinations_are_reported_with_their_number_and_the_time_left():
@@ -201,9 +188,12 @@ def test_without_matplotlib_the_picture_is_an_svg(tmp_path, monkeypatch):
     assert {path.suffix for path in paths} == {".json", ".svg"}
 
 
-def test_sizes():
-    assert [Setting(size).pick(3, 2, 1) for size in ("full", "quick", "miniature")] == [3, 2, 1]
-    assert [len(Setting(size).seeds) for size in ("full", "quick", "miniature")] == [3, 1, 1]
+def test_sizes_and_seeds():
+    settings = [Setting(size) for size in ("full", "quick", "miniature")]
+    assert [each.pick(3, 2, 1) for each in settings] == [3, 2, 1]
+    assert [len(each.seeds) for each in settings] == [3, 1, 1]
+    assert [*Setting(seed=2).seeds] == [2]
+    assert [*Setting("quick", seed=3).seeds] == [3]
 
 
 def test_means_choose_rows():

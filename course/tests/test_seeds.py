@@ -75,12 +75,6 @@ def test_what_has_one_seed_has_one_process(change, instead):
     assert seeds.run_by_seed(whole, setting).rows == run(TABLE, setting).rows
 
 
-def test_a_setting_of_one_seed_trains_from_it_alone():
-    assert [*Setting(seed=2).seeds] == [2]
-    assert [*Setting("quick", seed=3).seeds] == [3]
-    assert [*Setting().seeds] == [1, 2, 3]
-
-
 @forks
 @pytest.mark.parametrize(
     ("work", "expected"),

@@ -195,11 +195,11 @@ EXPERIMENT = Experiment(
         "variance of the scores, how softmax peaks and what it lets through of a gradient, and the "
         "loss at the end.",
         "작은 Transformer가 기호열을 뒤집는 법을 나누기가 있을 때와 없을 때 각각 배운다. 쿼리와 "
-        "키의 분산을 1로 맞춘 첫값과 보통의 첫값에서 시작한다. 점수의 분산, 소프트맥스가 쏠린 "
+        "키의 분산을 1로 맞춘 초깃값과 보통의 초깃값에서 시작한다. 점수의 분산, 소프트맥스가 쏠린 "
         "정도와 통과시키는 기울기, 마지막 손실을 측정한다.",
     ),
     keys={
-        "start": Words("queries and keys start with", "쿼리·키의 첫값"),
+        "start": Words("queries and keys start with", "쿼리·키의 초깃값"),
         "d_k": Words("d_k", "d_k"),
         "scaled": Words("divided by √d_k", "√d_k로 나눔"),
     },

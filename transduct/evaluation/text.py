@@ -318,7 +318,7 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
     require(
         len(hypotheses) == len(references),
         f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of each "
-        "a sentence",
+        "for each sentence",
     )
     require(
         hypotheses, "there is no sentence to score; give at least one hypothesis and its reference"

@@ -173,7 +173,11 @@ class Attention(Mapping[str, Tensor]):
             TransductError: there is none, because the model is an encoder.
         """
         crosses = [name for name in self.weights if name.endswith("cross")]
-        require(crosses, "there is no cross-attention to align by: this model is an encoder alone")
+        require(
+            crosses,
+            "there is no cross-attention to align by: this model is an encoder alone; use one that "
+            "has a decoder",
+        )
         return self.weights[max(crosses, key=lambda n: int(n.split(".")[1]))].mean(0)
 
     def alignment(self) -> tuple[Sequence[str], Sequence[str], Tensor]:

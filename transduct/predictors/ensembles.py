@@ -78,11 +78,13 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     for directory, own in zip(directories, settings, strict=True):
         require(
             own["task"] == "translation" and own.get("family") != ENSEMBLE,
-            f"{directory}: only translation models, none of them an ensemble, decide together",
+            f"{directory}: only translation models, none of them an ensemble, decide together; "
+            "leave it out",
         )
         require(
             own.get("replace", []) == first.get("replace", []),
-            f"{directory}: its data.replace is not that of {directories[0]}; train both on one",
+            f"{directory}: its data.replace is not that of {directories[0]}; train both "
+            "with the same one",
         )
         model = own.get("model")
         sizes = model if isinstance(model, dict) else {}

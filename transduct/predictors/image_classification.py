@@ -83,7 +83,8 @@ class LabelledImagesConfig(DataSection):
         )
         refuse_if(
             self.hold_out and self.valid,
-            "hold_out and valid are both set; pictures are held out where valid names none",
+            "hold_out and valid are both set; pictures are held out where valid names none: remove "
+            "one of them",
         )
 
 
@@ -134,7 +135,8 @@ class About:
     def __post_init__(self) -> None:
         refuse_if(
             len(self.mean) != 3 or len(self.deviation) != 3,
-            f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each",
+            f"mean is {self.mean} and deviation {self.deviation}, must be of three colours "
+            "each; copy the model again",
         )
         object.__setattr__(self, "labels", composed_labels(self.labels))
 
@@ -349,14 +351,14 @@ class PictureClassifier(OneModel):
             for number in numbers:
                 with of_input(number):
                     pictures.append(self._picture(every[number]))
-            return self._seen(self._read(pictures), decoding).float().cpu().numpy()
+            return self._classified(self._read(pictures), decoding).float().cpu().numpy()
 
         rows = answered(scored, [self.model.config.grid**2] * len(every), decoding.batch_tokens)
         scores = torch.from_numpy(np.array(rows)).view(-1, len(self.about.labels))
         require_finite(scores)
         return scores
 
-    def _seen(self, pictures: Tensor, decoding: PictureConfig) -> Tensor:
+    def _classified(self, pictures: Tensor, decoding: PictureConfig) -> Tensor:
         """The scores of pictures: (B, 3, height, width) -> (B, labels)."""
         ways = [pictures, pictures.flip(-1)] if decoding.mirrored else [pictures]
         return torch.stack([self.model.classify(*self.model.encode(each)) for each in ways]).mean(0)

@@ -191,7 +191,7 @@ class LanguageModel(TextModel):
         before, device = with_ends(self.tokenizer, text.split("\n")), device_of(self.model)
         chosen, others = list[float](), list[list[tuple[str, float]]]()
         while len(chosen) < len(tokens):  # as far as the context reaches
-            seen = self._seen([*before, *tokens[: len(chosen)]])
+            seen = self._window([*before, *tokens[: len(chosen)]])
             new = [*tokens[len(chosen) :][: self.context - len(seen)]]
             inputs, segments = flat([[*seen, *new]], device)
             logits = self.model.logits(self.model.hidden(inputs, segments)).float()
@@ -316,12 +316,12 @@ class LanguageModel(TextModel):
         The begin token, which no text contains, ends the output, because the end token is a line
         feed here.
         """
-        seen = self._seen(run)
+        seen = self._window(run)
         limit = min(goal - len(run), self.context - len(seen)) + 1
         around = seen[-1], Tokenizer.BEGIN, [Tokenizer.UNKNOWN]
         return Sentence(seen[:-1], limit, decoding, *around, constrain=self._exact)
 
-    def _seen(self, run: Sequence[int]) -> Sequence[int]:
+    def _window(self, run: Sequence[int]) -> Sequence[int]:
         """What of a run the model looks back over, so that it can go on."""
         return run if len(run) < self.context else run[-(self.context // 2) :]
 

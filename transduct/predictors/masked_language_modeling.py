@@ -117,15 +117,15 @@ class MaskedLanguageModel(TextModel):
     verbs, embed = Predictor.verbs | {"embed"}, embed
     family = Family(Config, SIZES, Bert)
 
-    def __init__(self, model: Bert, tokenizer: Tokenizer, share: float) -> None:
+    def __init__(self, model: Bert, tokenizer: Tokenizer, mask_rate: float) -> None:
         super().__init__(model, tokenizer, NoOptions())  # nothing is searched for
-        self.share = share
+        self.mask_rate = mask_rate
         self.max_length = model.config.max_length
 
     @classmethod
     def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
-        share = config.get("mask", PlainTextConfig.mask)
-        return [*super().parts(directory, config, model), share]
+        mask_rate = config.get("mask", PlainTextConfig.mask)
+        return [*super().parts(directory, config, model), mask_rate]
 
     @classmethod
     def test_set(
@@ -212,7 +212,7 @@ class MaskedLanguageModel(TextModel):
     @property
     def _asked_for(self) -> tuple[Any, ...]:
         """The settings that decide which tokens of a text are masked."""
-        return self.tokenizer.digest, self.max_length, self.share, self.model.config.head
+        return self.tokenizer.digest, self.max_length, self.mask_rate, self.model.config.head
 
     def _masked(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of a text with masks, and the positions of the masks.
@@ -270,7 +270,7 @@ class MaskedLanguageModel(TextModel):
         with_options(NoOptions(), options)
         tell_unknown(data, self.unknown)
         ids, second, unrelated = self._examples(data)
-        masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
+        masking = Masking(self.mask_rate, self.tokenizer.size, MEASURING_SEED, 0)
 
         def answered(batches: Sequence[list[int]]) -> Iterator[tuple[float, dict[str, Any]]]:
             for numbers in batches:

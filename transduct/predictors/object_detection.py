@@ -63,7 +63,8 @@ class AnnotatedImagesConfig(DataSection):
             smallest = source.collage.sizes[0] if source.collage else 0
             refuse_if(
                 smallest > self.side,
-                f"sizes begins at {smallest}, but a canvas has {self.side} pixels on a side",
+                f"sizes begins at {smallest}, but a canvas has {self.side} pixels on a side; make "
+                "one smaller, or data.side larger",
             )
 
 
@@ -98,7 +99,7 @@ class Detections(list[Detection]):
         return "; ".join(map(str, self))
 
 
-def looked_at(
+def query_panels(
     found: Attention, objects: Sequence[tuple[Detection, int]], picture: Picture
 ) -> list[Panel]:
     """For each detection and decoder layer, the cross-attention of its query, the mean over heads.
@@ -261,7 +262,7 @@ class Detector(OneModel):
             shapes.append(picture.shape)
         return [
             self._detections(*each, decoding)
-            for each in zip(self._found(squares, decoding), shapes, strict=True)
+            for each in zip(self._detected(squares, decoding), shapes, strict=True)
         ]
 
     def measured(self, data: "SceneSet | Sequence[Example]", options: Mapping[str, Any]) -> Report:
@@ -277,7 +278,7 @@ class Detector(OneModel):
         decoding = with_options(self.decoding, options)
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
         scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
-        found = self._found([scene.picture for scene in scenes], decoding)
+        found = self._detected([scene.picture for scene in scenes], decoding)
         predicted = [Objects(each.boxes * self.side, each.labels, each.scores) for each in found]
         expected = [Objects(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
         scored = detection_scores(predicted, expected, self.labels)
@@ -316,7 +317,7 @@ class Detector(OneModel):
         found, queries = _answers(logits[0], boxes[0])
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
         objects = list(zip(self._detections(found, picture.shape, decoding), queries.tolist()))
-        draw = partial(looked_at, objects=objects, picture=picture)
+        draw = partial(query_panels, objects=objects, picture=picture)
         return Attention.of(self.model, weights, draw=draw)
 
     def picture(self, given: Given, output: Detections) -> Picture:
@@ -348,7 +349,7 @@ class Detector(OneModel):
     def _square(self, picture: Picture) -> Picture:
         return resized(picture, self.side, self.side)
 
-    def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
+    def _detected(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
         """Detect objects in square pictures; boxes are relative to their sides."""
 
         def objects(numbers: list[int]) -> list[Objects]:

@@ -66,10 +66,10 @@ def data_with_test(
     return data
 
 
-def policy_of(refused: Refused | None, own: Policy = "stop") -> Policy:
+def policy_of(refused: Refused | None, in_recipe: Policy = "stop") -> Policy:
     """What to do with a broken item of a test set: skip it if `refused` does, else what its recipe
     says."""
-    return "skip" if refused is not None and refused.policy == "skip" else own
+    return "skip" if refused is not None and refused.policy == "skip" else in_recipe
 
 
 def are_given(files: Mapping[str, str], *names: str) -> bool:

@@ -35,7 +35,7 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     require(
         translator.model.attention_names,
         "this model has no attention to align with: its context is one vector, or it is an "
-        "ensemble",
+        "ensemble; use another model",
     )
     special = translator.special_tokens(translator.decoding)
     ahead, longest = len(special.begin), translator.longest - special.size

@@ -126,7 +126,8 @@ class RecordingsConfig(DataSection):
         object.__setattr__(self, "leave_out", [composed(name) for name in self.leave_out])
         refuse_if(
             self.max_seconds <= self.features.window,
-            f"max_seconds is {self.max_seconds}, must be longer than a window",
+            f"max_seconds is {self.max_seconds}, must be longer than a window "
+            f"(features.window, {self.features.window})",
         )
 
 
@@ -238,7 +239,7 @@ class Spoken:
         return [each for part in parts for each in part]
 
 
-def heard(found: Attention, ctc: Tensor, bands: Sequence[str]) -> list[Panel]:
+def speech_panels(found: Attention, ctc: Tensor, bands: Sequence[str]) -> list[Panel]:
     """The last cross-attention, the probabilities of CTC, and the attention of each head with its
     own bands.
 
@@ -408,7 +409,7 @@ class Recogniser(TextModel):
         times = [f"{i * seconds:.2f}" for i in range(len(memory))]
         ctc = self.model.ctc(memory).exp()[:, [BLANK, *ids]].T.cpu()  # (S, T)
         tokens = self.tokenizer.pieces([Tokenizer.BEGIN, *ids])
-        draw = partial(heard, ctc=ctc, bands=self._bands())
+        draw = partial(speech_panels, ctc=ctc, bands=self._bands())
         return Attention.of(self.model, weights, times, tokens, draw=draw)
 
     def _bands(self) -> list[str]:

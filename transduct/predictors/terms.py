@@ -63,7 +63,12 @@ def terms_of(glossary: Glossary | None, placeholders: bool) -> Callable[[str], T
     Raises:
         TransductError: the glossary is not one.
     """
-    checked = {term: _forms(term, given) for term, given in _checked(glossary).items()}
+    if glossary is not None and not isinstance(glossary, Mapping):
+        raise TransductError(
+            f"the glossary is {glossary!r:.40}, expected terms and translations, such as "
+            "{'Haus': 'house'}"
+        )
+    checked = {term: _forms(term, given) for term, given in (glossary or {}).items()}
     forms = {" ".join(term.split()): each for term, each in checked.items()}
     source = _pattern(list(forms)) if forms else None
     lower = {term.lower(): each for term, each in forms.items() if term == term.lower()}
@@ -94,16 +99,10 @@ def read_glossary(path: Path) -> Glossary:
         if line.strip() and not line.startswith("#"):
             term, *forms = (each.strip() for each in line.split("\t"))
             if not term or not any(forms):
-                problem = "expected a term, a tab and its translation"
+                problem = "expected a term, a tab and its translation; fix the line"
                 raise TransductError(problem, file=str(path), line=number)
             found[term] = [each for each in forms if each]
     return found
-
-
-def _checked(glossary: Glossary | None) -> Glossary:
-    if glossary is not None and not isinstance(glossary, Mapping):
-        raise TransductError(f"the glossary is {glossary!r:.40}, expected terms and translations")
-    return glossary or {}
 
 
 def _forms(term: object, given: object) -> tuple[str, ...]:

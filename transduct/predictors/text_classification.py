@@ -97,7 +97,7 @@ class LabelledTextConfig(DataSection):
         )
         refuse_if(
             any(corpus.alternatives for corpus in corpora(self)),
-            "alternatives are references of a translation; here a row has one answer",
+            "alternatives are references of a translation; here a row has one answer: remove them",
         )
         refuse_if(
             self.max_length < 1 + 2 * texts,
@@ -240,7 +240,8 @@ class Classifier(TextModel):
         """
         require(
             "probabilities" in self.verbs,
-            f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'",
+            f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}': "
+            "use predict",
         )
         outputs, _ = self._outputs(self._texts(inputs), options)
         return [

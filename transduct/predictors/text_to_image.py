@@ -139,7 +139,7 @@ class PaintingConfig(DecodingConfig):
         self.refuse_options_of_memories()
 
 
-def looked_at(found: Attention, picture: Picture) -> list[Panel]:
+def word_panels(found: Attention, picture: Picture) -> list[Panel]:
     """For each word, how much each code of the picture attended to it when it was chosen.
 
     The weights are means over all layers and heads.
@@ -246,7 +246,7 @@ class Painter(TextModel):
         weights: list[Tensor] = []
         self.model.hidden(ids, segments, weights)
         words = self.tokenizer.pieces([token - begin - 1 for token in tokens])
-        draw = partial(looked_at, picture=pictures_of(self.model.vae, codes)[0])
+        draw = partial(word_panels, picture=pictures_of(self.model.vae, codes)[0])
         return Attention.of(self.model, weights, words, draw=draw)
 
     def grid(self, captions: Sequence[str]) -> Picture:
@@ -286,7 +286,7 @@ class Painter(TextModel):
             length = FixedLength(begin, rows, self.device)
             return Observed(length, observe) if follow else length
 
-        def drawn(numbers: list[int]) -> list[list[int]]:
+        def sampled(numbers: list[int]) -> list[list[int]]:
             some = [texts[i] for i in numbers]
             limits = [places + 1] * len(some)
             found = engine.generate(drawing, some, limits, search, begin, begin, (), fixed)
@@ -297,7 +297,7 @@ class Painter(TextModel):
             ]
 
         sizes = [len(text) + decoding.samples * (places + 1) for text in texts]
-        codes = answered(drawn, sizes, decoding.batch_tokens)
+        codes = answered(sampled, sizes, decoding.batch_tokens)
         return np.array(codes, np.int64).reshape(-1, places)
 
     def _best(self, text: list[int], samples: list[list[int]], budget: int) -> int:

@@ -459,7 +459,8 @@ class Translator(Predictor):
         """
         require(
             self.model.attention_names,
-            "this model has no attention to show: its context is one vector, or it is an ensemble",
+            "this model has no attention to show: its context is one vector, or it is an ensemble; "
+            "use another model",
         )
         languages = {name: options[name] for name in (FROM, TO) if name in options}
         check_nothing_given(target, {k: v for k, v in options.items() if k not in languages})

@@ -56,7 +56,7 @@ def planted(name, key, of, to):
         ("mask", "model", "with the mask", "without it", ("holds", "does not hold")),
         ("cross_attention", "model", "untrained", "trained", ("not decided",)),
         ("it_the_animal", "model", "untrained", "trained", ("not decided",)),
-        ("speech_heads", "heads", "all", "bands", ("not decided",)),
+        ("speech_heads", "heads", "all", "bands", ("not decided",) * 2),
         ("context_vector", "model", "GRU + attention", "one vector", ("does not hold",)),
         ("contexts", "model", "with attention", "feed-forward alone", ("does not hold",)),
         ("parallel", "layer", "attention", "GRU", ("does not hold",) * 3),

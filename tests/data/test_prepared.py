@@ -53,12 +53,15 @@ def remote(request, tmp_path, tokenizers, copies, server, small_pieces):
 
 def test_a_corpus_at_an_address_is_copied_once(remote, monkeypatch):
     address, _, made = remote
-    folder = folder_of_corpus(f"{address}/")
+    said = []
+    folder = folder_of_corpus(f"{address}/", said.append)
+    assert said[0].startswith(f"copying the corpus at {address} to {folder}: ")
     assert contents(folder) == made
     assert made.keys() > FILES
     monkeypatch.setattr(places, "_opened", None)  # nothing is read again
-    assert folder_of_corpus(address) == folder
-    assert folder_of_corpus(str(folder)) == folder
+    assert folder_of_corpus(address, said.append) == folder
+    assert folder_of_corpus(str(folder), said.append) == folder
+    assert len(said) == 1
 
 
 def test_a_changed_corpus_is_copied_anew_and_a_damaged_one_is_refused(remote, copies):
@@ -66,14 +69,14 @@ def test_a_changed_corpus_is_copied_anew_and_a_damaged_one_is_refused(remote, co
     shard = "corpus/shard_00001.arrow"
     change(shard, made[shard][:-1] + b"?")
     with refusal(r"shard_00001.arrow: is damaged, or has changed; write it there again"):
-        folder_of_corpus(address)
+        folder_of_corpus(address, str)
     assert not list(copies.rglob("*shard_00001*"))
     other = json.loads(made["corpus/manifest.json"])
     other["files"]["shard_00001.arrow"]["sha256"] = sha256(made[shard][:-1] + b"?").hexdigest()
     before = {path for path in copies.iterdir() if path.is_dir()}
     time.sleep(0.01)  # the time of a file is all that tells
     change("corpus/manifest.json", json.dumps(other).encode())
-    folder = folder_of_corpus(address)
+    folder = folder_of_corpus(address, str)
     assert folder not in before
     assert (folder / shard).read_bytes() == made[shard][:-1] + b"?"
 
@@ -90,11 +93,11 @@ def test_a_killed_copy_counts_as_none(remote, copies, monkeypatch):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         monkeypatch.setattr(places, "copyfileobj", half)
-        folder_of_corpus(address)
+        folder_of_corpus(address, str)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert list(copies.rglob(".shard*.part"))
-    folder = folder_of_corpus(address)
+    folder = folder_of_corpus(address, str)
     assert {name: contents(folder)[name] for name in made} == made
 
 
@@ -113,9 +116,9 @@ class Counting(Quiet):
 def test_processes_of_one_machine_copy_once(remote):
     Counting.asked.clear()
     if not (child := os.fork()):
-        folder_of_corpus(remote[0])
+        folder_of_corpus(remote[0], str)
         os._exit(0)
-    folder = folder_of_corpus(remote[0])
+    folder = folder_of_corpus(remote[0], str)
     assert os.waitpid(child, 0)[1] == 0
     assert contents(folder) == remote[2]
     copied = [line for line in Counting.asked if line.startswith("GET")]
@@ -126,7 +129,7 @@ def test_processes_of_one_machine_copy_once(remote):
 def test_what_is_no_corpus_is_refused(remote, tmp_path):
     address, change, made = remote
     with refusal("memory://none/corpus/manifest.json: cannot be reached"):
-        folder_of_corpus("memory://none")
+        folder_of_corpus("memory://none", str)
     manifest = json.loads(made["corpus/manifest.json"])
     for name, content in (
         ("corpus/manifest.json", {"files": {"../../a": {"size": 1, "sha256": ""}}}),
@@ -136,7 +139,7 @@ def test_what_is_no_corpus_is_refused(remote, tmp_path):
         change("corpus/manifest.json", json.dumps(manifest).encode())
         change(name, json.dumps(content).encode())
         with refusal("corpus: not a corpus that transduct prepare made; give another"):
-            folder_of_corpus(address)
+            folder_of_corpus(address, str)
 
 
 @pytest.mark.parametrize("remote", ["memory://bucket/corpus"], indirect=True)
@@ -146,13 +149,13 @@ def test_copies_take_no_more_room_than_they_may(remote, copies, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("TRANSDUCT_CACHE_GB", "1e-6")
         with refusal("corpus: takes .* GB, and copies may take 1e-06 GB; set TRANSDUCT_CACHE_GB"):
-            folder_of_corpus(address)
+            folder_of_corpus(address, str)
     assert not list(copies.rglob("*.arrow"))
     monkeypatch.setenv("TRANSDUCT_CACHE_GB", str(1.5e-9 * size))
     folders = []
     for number in range(3):
         change("corpus/manifest.json", made["corpus/manifest.json"] + b"\n" * number)
-        folders.append(folder_of_corpus(address))
+        folders.append(folder_of_corpus(address, str))
         old = time.time() - 2 * places.USED
         for path in folders[-1].rglob("*"):
             os.utime(path, (old + number, old + number))

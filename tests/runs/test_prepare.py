@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -238,6 +239,8 @@ def test_the_command_prepares_and_says_where(recipe, tmp_path):
     done = CliRunner().invoke(app, ["prepare", str(path), "--out", str(out)])
     assert done.stdout == f"{out}\n"
     assert CliRunner().invoke(app, ["prepare", "max_length=3", "--out", str(out)]).exit_code == 2
+    with refusal("s3:/a is an address; prepare in a folder, then copy all of it but parts/ there"):
+        prepare(recipe, Path("s3://a"), notify=str)
 
 
 class Killed(preparing.MakePart):

@@ -7,6 +7,7 @@ Apart from `preparing.py`, because a run that uses such a corpus prepares nothin
 from pathlib import Path
 
 from transduct.data.corpus import MANIFEST
+from transduct.data.files import Notify
 from transduct.data.places import copy_to, filling, is_address, most_bytes, remove_oldest
 from transduct.data.preparing import CORPUS, JOB
 from transduct.data.tokenizer import tokenizer_files
@@ -14,7 +15,7 @@ from transduct.errors import require, rewording
 from transduct.storage import read_object
 
 
-def folder_of_corpus(corpus: str) -> Path:
+def folder_of_corpus(corpus: str, notify: Notify) -> Path:
     """The folder of a prepared corpus. One at an address is copied, unless it has been; the copy
     stays until this process ends, and longer where there is room.
 
@@ -48,6 +49,8 @@ def folder_of_corpus(corpus: str) -> Path:
             "TRANSDUCT_CACHE_GB higher",
             file=address,
         )
+        if any(not (folder / name).exists() for name in sums):
+            notify(f"copying the corpus at {address} to {folder}: {size / 1e9:.3g} GB")
         remove_oldest(folder, size)
         _copy(address, folder, sums)
     return folder

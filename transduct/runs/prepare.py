@@ -42,6 +42,10 @@ def prepare(
         TransductError: the recipe or its data are wrong, or the directory holds something else.
         TrainingFailed: it was interrupted.
     """
+    require(
+        ":/" not in str(directory),  # a path has lost the second bar of an address
+        f"{directory} is an address; prepare in a folder, then copy all of it but {PARTS}/ there",
+    )
     directory = Path(from_home(directory))
     require(workers > 0, f"--workers is {workers}, must be at least 1")
     require(not recipe.stages, "the recipe has stages; prepare the recipe of a single one")

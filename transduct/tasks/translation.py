@@ -278,7 +278,7 @@ class TranslationTask(Task):
             both = (start / SIDE_TOKENIZERS[1]).exists()
             require(both or not two_tied, ONE_VOCABULARY, key="model.tie")
         if self.data.corpus:
-            folder = folder_of_corpus(self.data.corpus)
+            folder = folder_of_corpus(self.data.corpus, self.notify)
             check_prepared(folder, self.tokenizer_config, self.model.start)
             self.data = replace(self.data, corpus=str(folder))
         self.tokenizers = prepare_tokenizers(

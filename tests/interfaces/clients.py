@@ -77,6 +77,7 @@ def serving(service):
                 access_log=False,
                 server_header=False,
                 http=Impatient,
+                proxy_headers=False,
             )
         )
         thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})

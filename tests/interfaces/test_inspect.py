@@ -47,10 +47,7 @@ def test_modules_come_after_what_they_import():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("page.txt", "the page is HTML; call it NAME.html"),
-        ("none/page.html", "there is no folder"),
-    ],
+    [("page.txt", "the page is HTML; call it NAME.html"), ("none/page.html", "there is no folder")],
 )
 def test_another_file_is_refused_before_the_model_is_loaded(tmp_path, name, message):
     with refusal(message):

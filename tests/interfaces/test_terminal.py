@@ -91,10 +91,7 @@ def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
 
 def test_an_error_of_something_else_stays_as_it_is():
     for prefixes, message in ((None, "prefix 1: no"), (Path("begun"), "beam is 0")):
-        with (
-            refusal(f"^{message}$"),
-            terminal.naming_lines(prefixes, 4),
-        ):
+        with refusal(f"^{message}$"), terminal.naming_lines(prefixes, 4):
             raise TransductError(message)
 
 

@@ -22,6 +22,7 @@ def client():
     ("kind", "content", "status", "said"),
     [
         (calls.JSON, b"{", 400, "the request is not valid JSON: "),
+        (calls.JSON, b"\xff", 400, "the request is not valid JSON: "),
         (calls.JSON, b'{"q": NaN}', 400, "NaN is not a number"),
         (calls.JSON, b"[]", 400, "the request is a JSON list, expected an object"),
         (calls.JSON, b"[" * 100_000, 400, "the request is not valid JSON: "),

@@ -5,13 +5,7 @@ import re
 import pytest
 
 from transduct.errors import TransductError
-from transduct.serving.requests import (
-    checked_options,
-    media_type,
-    parsed_options,
-    read,
-    value_of,
-)
+from transduct.serving.requests import checked_options, media_type, parsed_options, read, value_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from transduct.errors import TransductError
+from transduct.errors import require
 
 SECONDS = 1.0  # between two lines on a terminal
 LINES = 30.0  # and where stderr is a file
@@ -67,8 +67,10 @@ def _part(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     first, _, last = text.partition("/")
-    if not (first.isdecimal() and last.isdecimal()):
-        raise TransductError(f"--part is '{text}'; give such as 3/64, the third of 64 parts")
+    require(
+        first.isdecimal() and last.isdecimal(),
+        f"--part is '{text}'; give such as 3/64, the third of 64 parts",
+    )
     return int(first), int(last)
 
 

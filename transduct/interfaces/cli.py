@@ -11,7 +11,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from transduct.interfaces.program import Command, Program, UsageError, given, with_records
+from transduct.errors import TransductError, require
+from transduct.interfaces import program, terminal
+from transduct.interfaces.program import Command, Program, UsageError, given, load, with_records
 
 app = typer.Typer(
     cls=Program,
@@ -180,8 +182,15 @@ NO_LANGUAGES, ANY_MACHINE, USUAL_SEARCH, ONE_FILE = Languages(), Machine(), Sear
 USUAL_OPERATION = Operation()
 
 
-def _processes(workers: int | None) -> dict[str, Any]:
-    return {} if workers is None else {"workers": workers}
+def _unless_none(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _options(words: list[str] | None) -> dict[str, Any]:
+    """The options of `--set`."""
+    from transduct.serving.requests import parsed_options
+
+    return parsed_options(words or [])
 
 
 def _many(
@@ -196,9 +205,7 @@ def _many(
 ) -> bool:
     """Do a command over many files, if that is what the call is; `alone` are the options that only
     a call of one file has."""
-    from transduct.interfaces.terminal import of_many_files
-
-    if not of_many_files(given(bulk), files or []):
+    if not terminal.of_many_files(given(bulk), files or []):
         return False
     if odd := [name for name, value in alone.items() if value]:
         raise UsageError(f"--{odd[0].replace('_', '-')} is for one file; leave it out, or --out")
@@ -234,17 +241,13 @@ def options(
 
 def _say(line: object, stream: TextIO | None = None) -> None:
     """Print to stderr or to `stream`; under torchrun only rank 0 prints."""
-    from transduct.interfaces.program import rank
-
-    if rank() == "0":
+    if program.rank() == "0":
         print(line, file=stream or sys.stderr)
 
 
 def main() -> None:
     """Run the program; an error that the user can fix is one line and exit status 2."""
-    from transduct.interfaces.program import run
-
-    run(app)
+    program.run(app)
 
 
 @command()
@@ -445,10 +448,6 @@ def translate(
     transduct translate runs/de-en letter.docx --out letter.en.docx
     transduct translate runs/de-en 'in/*.parquet' --column text --out translated --workers 2
     """
-    from transduct.errors import TransductError, require
-    from transduct.interfaces import terminal
-    from transduct.interfaces.program import load
-
     options = given(search) | given(languages)
     fields = {"n_best": n_best, "scores": scores, **vars(machine)}
     alone = {"prefixes": prefixes, "attention": attention, "text": text, "glossary": glossary}
@@ -526,22 +525,16 @@ def predict(
 
     --out is a picture of the answer (boxes, a painted caption), or a folder for many files.
     """
-    from transduct.interfaces import terminal
-
     terminal.require_present(model)
-    from transduct.serving.requests import parsed_options
-
-    out, chosen = bulk.out, parsed_options(options or []) | given(languages)
+    out, chosen = bulk.out, _options(options) | given(languages)
     if given(bulk) and not terminal.is_picture(given(bulk), inputs):
-        chosen |= _processes(workers)
+        chosen |= _unless_none(workers=workers)
         alone = {"attention": attention, "text": text, "json": as_json}
         _many("predict", model, inputs, bulk, {"device": device}, chosen, alone)
         return
     terminal.require_folders(out, attention)
     from transduct.data.images import encode_picture
     from transduct.drawing.plots import check_ending, draw_attention
-    from transduct.errors import TransductError
-    from transduct.interfaces.program import load
     from transduct.predictors.base import json_value
     from transduct.storage import write_file
 
@@ -609,40 +602,32 @@ def evaluate(
 
     --out is a file for the model's answers, one per line; with FILE, a folder.
     """
-    from transduct.interfaces.terminal import (
-        check_output,
-        require_present,
-        table,
-        write_outputs,
-    )
-
-    out, skip_errors = bulk.out, bulk.skip_errors
+    options = {**_options(settings), **_unless_none(beam=beam), **given(languages)}
     if files:
-        from transduct.serving.requests import parsed_options
-
-        options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
-        options |= given(languages) | _processes(workers)
+        options |= _unless_none(workers=workers)
         alone = {"source": source, "reference": reference, "against": against}
         if not _many("evaluate", model, files, bulk, vars(machine), options, alone, as_json):
             raise UsageError("give --source and --reference, or tables and --out")
         return
-    check_output(out, [source, *(reference or [])])
-    require_present(model, against, [source, *(reference or [])])
+    terminal.check_output(bulk.out, [source, *(reference or [])])
+    terminal.require_present(model, against, [source, *(reference or [])])
     from transduct.predictors.base import predictor_class
     from transduct.runs.evaluate import evaluate as evaluate_model
-    from transduct.serving.requests import parsed_options
 
     answers = reference[0] if reference and len(reference) == 1 else reference
-    named = (("source", source), ("reference", answers))
-    given_files = {name: value for name, value in named if value is not None}
-    options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
-    options |= given(languages)
     report = evaluate_model(
-        model, given_files, against, machine.device, machine.precision, skip_errors, **options
+        model,
+        _unless_none(source=source, reference=answers),
+        against,
+        machine.device,
+        machine.precision,
+        bulk.skip_errors,
+        **options,
     )
-    print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
-    if out is not None:
-        write_outputs([] if predictor_class(model).paints else report.outputs, out)
+    print(*([report.as_json()] if as_json else terminal.table(report)), sep="\n", flush=True)
+    if bulk.out is not None:
+        outputs = [] if predictor_class(model).paints else report.outputs
+        terminal.write_outputs(outputs, bulk.out)
 
 
 @command()
@@ -678,11 +663,9 @@ def convert(
     transduct convert Helsinki-NLP/opus-mt-de-en de-en
     transduct convert runs/de-en de-en.three --with runs/de-en.2 --with runs/de-en.3
     """
-    from transduct.interfaces.terminal import require_place, require_present
-
     if not os.path.isfile(model) and os.path.exists(os.path.dirname(model) or "."):
-        require_present(model)
-    require_place(out)
+        terminal.require_present(model)
+    terminal.require_place(out)
     from transduct.interop.convert import convert as convert_model
 
     convert_model(model, out, to, precision, shortlist, others or [])
@@ -704,13 +687,9 @@ def describe(
     transduct describe
     transduct describe runs/de-en --out model.svg
     """
-    from transduct.errors import TransductError
-    from transduct.interfaces.terminal import require_present
-
+    require(model or not out, "--out draws a model; name one")
     if model is not None:
-        require_present(model)
-    elif out is not None:
-        raise TransductError("--out draws a model; name one")
+        terminal.require_present(model)
     from transduct.interfaces import describe as shown
 
     if model is None:
@@ -734,13 +713,10 @@ def inspect(
 
     Example: transduct inspect runs/de-en "Ich habe Hunger." --out inside.html
     """
-    from transduct.interfaces.terminal import require_present
-
-    require_present(model)
+    terminal.require_present(model)
     from transduct.interfaces.inspect import inspect as write
 
-    beams = {} if beam is None else {"beam": beam}
-    write(model, text, out, vars(machine), **given(languages), **beams)
+    write(model, text, out, vars(machine), **given(languages), **_unless_none(beam=beam))
 
 
 @command()
@@ -770,20 +746,18 @@ def score(
     transduct score runs/de-en --source test.de --target test.en
     transduct score runs/de-en 'in/*.parquet' --column de,en --out scored
     """
-    from transduct.interfaces.terminal import Answers, counting, require_present
-
-    options = given(languages) | _processes(workers)
+    options = given(languages) | _unless_none(workers=workers)
     alone = {"source": source, "target": target, "json": as_json}
     if _many("score", model, files, bulk, vars(machine), options, alone):
         return
     if source is None or target is None:
         raise UsageError("give --source and --target, or tables and --out")
-    require_present(model, None, [str(source), str(target)])
+    terminal.require_present(model, None, [str(source), str(target)])
     from transduct.runs.evaluate import scores
 
     pair = {"source": str(source), "reference": str(target)}
-    shown = Answers("pairs", "score" if as_json else None)
-    with counting() as done:
+    shown = terminal.Answers("pairs", "score" if as_json else None)
+    with terminal.counting() as done:
         for value in scores(model, pair, **vars(machine), **given(languages)):
             name = f"{source} and {target}: pair {shown.count + 1}"
             shown.show(name, value, "{:.6f}".format, float)
@@ -808,10 +782,8 @@ def serve(
     Example: transduct serve runs/de-en --port 5000
     curl localhost:5000/translate -H 'Content-Type: application/json' -d '{"texts": ["Ein Haus."]}'
     """
-    from transduct.interfaces.terminal import require_present
-
     for each in models:
-        require_present(each.rpartition("=")[2])
+        terminal.require_present(each.rpartition("=")[2])
     from transduct.serving.server import serve as serve_models
 
     settings = {**vars(operation), **vars(machine)}

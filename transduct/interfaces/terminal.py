@@ -522,8 +522,10 @@ def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:
     }:
         raise TransductError(f"{path}: this is an input; write to another file")
     require_folders(path)
-    if path is not None and path.exists() and not path.is_file():
-        raise TransductError(f"{path}: not a regular file; give another")
+    require(
+        path is None or path.is_file() or not path.exists(),
+        f"{path}: not a regular file; give another",
+    )
 
 
 def check_drawable(
@@ -536,8 +538,10 @@ def check_drawable(
             in pictures, the path does not end in a picture format, or its attention is asked for
             but it has none.
     """
-    if attention is not None and not model.attention_names:
-        raise TransductError(f"{name}: this model has no attention to show; omit --attention")
+    require(
+        attention is None or model.attention_names,
+        f"{name}: this model has no attention to show; omit --attention",
+    )
     if path is None:
         require(
             not model.paints,

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.predictors.terms import read_glossary
-from transduct.serving.front import Front, Settings
+from transduct.serving.front import Settings
 from transduct.serving.keys import Keys
 from transduct.serving.served_models import Models, Served
 from transduct.serving.service import Service
 
 
-def application(models: Sequence[str], **settings: Any) -> Front:
+def application(models: Sequence[str], **settings: Any) -> Any:
     """The ASGI application that serves some models, which are loaded now. It holds no state but
     these and the queue.
 
@@ -63,12 +63,11 @@ def service_of(
         options: laid over the options of each model, such as its languages.
         allow_origin, allow_host, trusted_proxy, prefix, access_log: see `front.Settings`.
     """
-    if waiting < 1:
-        raise TransductError(f"--waiting is {waiting}, must be at least 1")
-    if memory is not None and memory < 1:
-        raise TransductError(f"--memory is {memory}, must be at least 1 (MB)")
-    if files is not None and not files.is_dir():
-        raise TransductError(f"--files is {files}, which is no folder; make it first")
+    require(waiting >= 1, f"--waiting is {waiting}, must be at least 1")
+    require(memory is None or memory >= 1, f"--memory is {memory}, must be at least 1 (MB)")
+    require(
+        files is None or files.is_dir(), f"--files is {files}, which is no folder; make it first"
+    )
     settings = Settings(
         allow_origin or (), allow_host or None, trusted_proxy or (), prefix, access_log
     )
@@ -76,8 +75,7 @@ def service_of(
     glossaries = {}
     for each in glossary or ():
         name, _, path = each.partition("=")
-        if not name or not path:
-            raise TransductError(f"--glossary is {each!r:.60}, expected NAME=FILE")
+        require(name and path, f"--glossary is {each!r:.60}, expected NAME=FILE")
         glossaries[name] = read_glossary(Path(path))
     served = Models(
         [Served.of_words(each) for each in models],

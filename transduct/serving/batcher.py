@@ -18,13 +18,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from transduct.decoding.search import Hypothesis, pausing
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference.cohorts import Cohorts, running_batch
 from transduct.inference.running import Running
 from transduct.inference.settings import Sentence
 from transduct.kernels.threads import CORES
 from transduct.predictors.isolation import isolate_failures
 from transduct.serving.jobs import Job, ignore
+from transduct.serving.requests import Problem
 from transduct.serving.scheduler import Scheduler, Slice, Ticket
 
 AT_ONCE = 64  # the most pieces in a slice
@@ -35,13 +36,13 @@ MEMORY = 0.9  # decay of the moving average of seconds per token
 Batch = Running | Cohorts
 
 
-class Full(Exception):
-    """The queue is full; retry after `seconds`. With `close` the rest of the request is left
-    unread."""
+class Full(Problem):
+    """The queue is full."""
 
     def __init__(self, seconds: int, close: bool = False) -> None:
-        super().__init__(f"too much is waiting; come back in {seconds} s")
-        self.seconds, self.close = seconds, close
+        super().__init__(
+            429, f"too much is waiting; come back in {seconds} s", seconds=seconds, close=close
+        )
 
 
 # Called in the loop with the number of a piece and its new tokens.
@@ -146,10 +147,10 @@ class Batcher:
         Raises:
             TransductError: if it could not.
         """
-        if count > self.most:
-            raise TransductError(
-                f"found {count} inputs, at most {self.most} may wait; send fewer at once"
-            )
+        require(
+            count <= self.most,
+            f"found {count} inputs, at most {self.most} may wait; send fewer at once",
+        )
 
     async def ask(
         self,
@@ -386,39 +387,28 @@ class Batcher:
             self._deliver(ticket, piece, output)
 
     def _deliver(self, ticket: Ticket, piece: int, output: Any) -> None:
-        """Give the output of a piece, or an error, to its request."""
+        """Give the output of a piece to its request, whose last one completes the answer. An error
+        that is about no input ends the request."""
+        with self._changed:
+            request = self._requests.get(ticket)
+        if request is None:
+            return
         if isinstance(output, TransductError) and output.input is not None:
-            with self._changed:
-                request = self._requests.get(ticket)
-            if request is not None:
-                self._keep(ticket, piece, output.at(input=request.job.owners[piece]))
+            output = output.at(input=request.job.owners[piece])
         elif isinstance(output, BaseException):
-            self._settle(ticket, output)
-        else:
-            self._keep(ticket, piece, output)
-
-    def _settle(self, ticket: Ticket, error: BaseException) -> None:
-        """Tell a request what went wrong, and forget it."""
-        with self._changed:
-            request = self._requests.get(ticket)
-            self._forget(ticket)
-        if request is not None:
-            self._soon(request.settle, error)
-
-    def _keep(self, ticket: Ticket, piece: int, output: Any) -> None:
-        """Keep the output of a piece; the last one completes the answer."""
-        with self._changed:
-            request = self._requests.get(ticket)
-        if request is not None:
-            request.outputs[piece] = output
-            request.missing -= 1
-            if request.job.follow is not None:
-                self._soon(request.job.follow, [*request.outputs])
-            if not request.missing:
-                [answers] = isolate_failures(
-                    lambda given: [request.job.join(*given)], [request.outputs], None, BaseException
-                )
-                self._soon(request.settle, answers)
+            with self._changed:
+                self._forget(ticket)
+            self._soon(request.settle, output)
+            return
+        request.outputs[piece] = output
+        request.missing -= 1
+        if request.job.follow is not None:
+            self._soon(request.job.follow, [*request.outputs])
+        if not request.missing:
+            [answers] = isolate_failures(
+                lambda given: [request.job.join(*given)], [request.outputs], None, BaseException
+            )
+            self._soon(request.settle, answers)
 
     def _soon(self, call: Callable[..., Any], *given: Any) -> None:
         """Call something in the event loop, with all else that is to be called by then: to wake the

@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, require
 from transduct.formats.marked import Segment
 from transduct.records import in_our_words
 from transduct.serving.batcher import Full
-from transduct.serving.requests import Problem, media_type, read
+from transduct.serving.requests import Problem, expect, media_type, read
 from transduct.serving.served_models import Step
 
 if TYPE_CHECKING:
@@ -70,12 +70,6 @@ class Terms(BaseModel):
         return {name: vars(self)[name] for name in Terms.model_fields}
 
 
-class Error(BaseModel):
-    """What is wrong, in one line."""
-
-    error: str
-
-
 @dataclass(frozen=True)
 class Api:
     """What all requests of one API have in common.
@@ -83,13 +77,13 @@ class Api:
     Attributes:
         name: its name in the description of the server.
         error: status, message and parameter -> the body of an error.
-        schema: what that body is.
+        shape: of that body; see `openapi.shape`.
         statuses: our status -> the API's, where it has another.
     """
 
     name: str
     error: Callable[[int, str, str | None], dict[str, Any]]
-    schema: type[BaseModel]
+    shape: Any
     statuses: Mapping[int, int] = field(default_factory=dict)
 
     def refusal(self, problem: Problem) -> Response:
@@ -109,7 +103,7 @@ class Api:
         )
 
 
-OURS = Api("transduct", lambda _, text, __: {"error": text}, Error)
+OURS = Api("transduct", lambda _, text, __: {"error": text}, {"error": str})
 
 
 @dataclass(frozen=True)
@@ -119,7 +113,7 @@ class Endpoint:
     Attributes:
         bodies: the records that its body, or its query, is checked by: the one whose `marker` is
             among the fields, if there are several.
-        answer: the record of its answer; a media type for what is no JSON.
+        answer: the shape of its answer (see `openapi.shape`); a media type for what is no JSON.
         media: the types of body that it reads.
         api: whose errors it answers with.
         open: whether it needs no key.
@@ -327,8 +321,11 @@ class Call:
             raise Problem(415, wanted if JSON in endpoint.media else "send a form with a file")
         if (coding := self.request.headers.get("content-encoding", "identity")) != "identity":
             raise Problem(415, f"the content is encoded by '{coding:.40}'; send it as it is")
-        if charset not in ("", "utf-8", "utf8", "us-ascii"):
-            raise Problem(415, f"the charset is '{charset:.40}'; send UTF-8")
+        expect(
+            charset in ("", "utf-8", "utf8", "us-ascii"),
+            415,
+            f"the charset is '{charset:.40}'; send UTF-8",
+        )
         if kind == MULTIPART:
             return await self._parts(LARGEST if JSON not in endpoint.media else LARGEST_JSON)
         content = await self.content(LARGEST_JSON, WEIGHT)
@@ -337,10 +334,10 @@ class Call:
         except (ValueError, RecursionError) as error:
             what = "valid JSON" if kind == JSON else "a valid form"
             raise TransductError(f"the request is not {what}: {error}") from error
-        if not isinstance(found, dict):
-            raise TransductError(
-                f"the request is a JSON {type(found).__name__}, expected an object"
-            )
+        require(
+            isinstance(found, dict),
+            f"the request is a JSON {type(found).__name__}, expected an object",
+        )
         for name, value in found.items():
             # too many inputs are rejected before their texts are checked
             if isinstance(value, list) and name not in OF_TOKENS:
@@ -396,6 +393,18 @@ def _grouped(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         else:
             found[key] = value
     return found
+
+
+def without_errors(outputs: Sequence[Any]) -> Sequence[Any]:
+    """Outputs of which none is an error.
+
+    Raises:
+        TransductError: the first that is one.
+    """
+    for each in outputs:
+        if isinstance(each, TransductError):
+            raise each
+    return outputs
 
 
 def checked(kind: type[Checked], fields: Mapping[str, Any]) -> Checked:

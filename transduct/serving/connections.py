@@ -21,11 +21,6 @@ REFUSAL = (
 )
 
 
-def _peer(connection: Any) -> str:
-    """The address of who is connected, without the port."""
-    return connection.client[0] if connection.client else ""
-
-
 class Impatient(HttpToolsProtocol):
     """uvicorn's protocol with timeouts for request heads and for reading answers, and limits to
     the size of a head and to the connections; the service times out bodies."""
@@ -35,7 +30,6 @@ class Impatient(HttpToolsProtocol):
     patience = 60.0  # seconds
     slowest = 1 << 16  # the fewest bytes of an answer that a client must read in this time
     longest = 1 << 16  # bytes of a request's head, beside those that come with its first
-    address_of: Callable[[Any], str] = staticmethod(_peer)  # a proxy's clients are told apart
     count_refusal: Callable[[], None] = staticmethod(lambda: None)
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -57,8 +51,9 @@ class Impatient(HttpToolsProtocol):
 
     @property
     def address(self) -> str:
-        """The client's, without the port."""
-        return type(self).address_of(self)
+        """The client's, without the port; behind a trusted proxy that of the last request."""
+        client = self.scope["client"] if self.scope else self.client
+        return client[0] if client else ""
 
     @property
     def waits(self) -> bool:

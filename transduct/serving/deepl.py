@@ -3,12 +3,10 @@
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
-from transduct.errors import TransductError, needing
+from transduct.errors import needing
 from transduct.formats.markup import Markup
-from transduct.serving.calls import FORM, JSON, Api, Body, Call, Endpoint, Wanted
-from transduct.serving.requests import Problem
+from transduct.serving.calls import FORM, JSON, Api, Body, Call, Endpoint, Wanted, without_errors
+from transduct.serving.requests import Problem, expect
 
 with needing("serve"):
     from starlette.responses import JSONResponse, Response
@@ -18,18 +16,7 @@ ENDLESS = 10**12  # characters of a key without a quota
 REGIONS = {"en": ("en-GB", "en-US"), "pt": ("pt-PT", "pt-BR")}
 
 
-class Error(BaseModel):
-    """What is wrong, in one line."""
-
-    message: str
-
-
-API = Api(
-    "DeepL",
-    lambda _, text, __: {"message": text},
-    Error,
-    {401: 403, 456: 456},
-)
+API = Api("DeepL", lambda _, text, __: {"message": text}, {"message": str}, {401: 403, 456: 456})
 
 
 class Translate(Body):
@@ -64,42 +51,25 @@ class Asked(Body):
     type: str = "source"
 
 
-class Translated(BaseModel):
-    """A translation."""
-
-    text: str
-    detected_source_language: str
-    billed_characters: int
-    lost: list[str] | None = None
-
-
-class Translations(BaseModel):
-    """The translation of each text."""
-
-    translations: list[Translated]
-
-
-class Language(BaseModel):
-    """A language."""
-
-    language: str
-    name: str
-    supports_formality: bool | None = None
-
-
-class Usage(BaseModel):
-    """The characters sent, and those that may be."""
-
-    character_count: int
-    character_limit: int
+# What answers look like; see `openapi.shape`.
+TRANSLATED = {
+    "text": str,
+    "detected_source_language": str,
+    "billed_characters": int,
+    "lost?": [str],
+}
+LANGUAGE = {"language": str, "name": str, "supports_formality?": bool}
+USAGE = {"character_count": int, "character_limit": int}
 
 
 async def translate(call: Call, body: Translate) -> Response:
     """Translate texts."""
-    if body.formality != "default" and not body.formality.startswith("prefer_"):
-        raise Problem(400, f"formality is '{body.formality:.40}'; send default or prefer_less")
-    if body.glossary_ids:
-        raise Problem(400, "several glossaries are not supported; send glossary_id")
+    expect(
+        body.formality == "default" or body.formality.startswith("prefer_"),
+        400,
+        f"formality is '{body.formality:.40}'; send default or prefer_less",
+    )
+    expect(not body.glossary_ids, 400, "several glossaries are not supported; send glossary_id")
     texts = [body.text] if isinstance(body.text, str) else body.text
     options = {
         "sentences": str(body.split_sentences).lower() not in ("0", "false"),
@@ -108,9 +78,7 @@ async def translate(call: Call, body: Translate) -> Response:
     }
     wanted = Wanted(texts, body.source_lang or "auto", body.target_lang, options=options)
     found = await call.service.translate(call, wanted)
-    for each in found:
-        if isinstance(each.translation, TransductError):
-            raise each.translation
+    without_errors([each.translation for each in found])
     answers = [
         {
             "detected_source_language": each.source.upper(),
@@ -157,11 +125,19 @@ async def absent(_: Call, __: Any) -> Response:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v2/translate", translate, (Translate,), Translations, (JSON, FORM), API),
-    Endpoint("GET", "/v2/languages", languages, (Asked,), list[Language], (FORM,), API),
-    Endpoint("GET", "/v2/usage", usage, (), Usage, api=API),
+    Endpoint(
+        "POST",
+        "/v2/translate",
+        translate,
+        (Translate,),
+        {"translations": [TRANSLATED]},
+        (JSON, FORM),
+        API,
+    ),
+    Endpoint("GET", "/v2/languages", languages, (Asked,), [LANGUAGE], (FORM,), API),
+    Endpoint("GET", "/v2/usage", usage, (), USAGE, api=API),
     *(
-        Endpoint(method, path, absent, (), Error, api=API)
+        Endpoint(method, path, absent, (), API.shape, api=API)
         for path in ("/v2/document", "/v2/glossaries", "/v3/glossaries")
         for path in (path, path + "/{id:path}")
         for method in ("GET", "POST")

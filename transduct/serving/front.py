@@ -1,5 +1,5 @@
-"""What every request passes on its way in and out, whatever it asks for: its host and origin are
-checked, its client's address is found, it gets an id, headers, a line of the log, and is counted.
+"""What every request passes on its way in and out, whatever it asks for: its host is checked, it
+gets an id, headers, a line of the log, and is counted.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from transduct.errors import TransductError
+from transduct.errors import require, rewording
 from transduct.serving.calls import Call
 from transduct.serving.requests import Problem
 
@@ -36,11 +36,6 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 ]
-ALLOWED = {
-    "access-control-allow-methods": "GET, POST",
-    "access-control-allow-headers": "authorization, content-type, x-request-id",
-    "access-control-max-age": "600",
-}
 
 
 @dataclass(frozen=True)
@@ -63,15 +58,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefix", self.prefix.rstrip("/"))
-        if self.prefix and not re.fullmatch(r"(/[\w.~-]+)+", self.prefix):
-            raise TransductError(f"--prefix is '{self.prefix}'; write a path such as /translate")
+        require(
+            re.fullmatch(r"(/[\w.~-]+)*", self.prefix),
+            f"--prefix is '{self.prefix}'; write a path such as /translate",
+        )
         for proxy in self.proxies:
-            try:
+            with rewording(
+                ValueError,
+                f"--trusted-proxy is '{proxy}'; write an address or a network, 10.0.0.0/8",
+            ):
                 ip_network(proxy, strict=False)
-            except ValueError as error:
-                raise TransductError(
-                    f"--trusted-proxy is '{proxy}'; write an address or a network, 10.0.0.0/8"
-                ) from error
 
     def allows(self, host: str) -> bool:
         """Whether the server may be called by this name: those allowed, localhost, and any
@@ -80,26 +76,6 @@ class Settings:
         if self.hosts is None or name in ("", "localhost", *map(str.lower, self.hosts)):
             return True
         return _is_address(name.strip("[]"))
-
-    def address(self, peer: str, forwarded: Sequence[str]) -> str:
-        """The address of the client behind trusted proxies: the last that none of them has."""
-        address = peer
-        for hop in reversed([hop.strip() for line in forwarded for hop in line.split(",")]):
-            if not self._trusts(address):
-                return address
-            try:
-                ip_address(hop)
-            except ValueError:
-                return address
-            address = hop
-        return address
-
-    def _trusts(self, address: str) -> bool:
-        try:
-            here = ip_address(address)
-        except ValueError:  # a socket without addresses
-            return False
-        return any(here in ip_network(each, strict=False) for each in self.proxies)
 
 
 @lru_cache(maxsize=256)
@@ -122,16 +98,13 @@ class Front:
         if scope["type"] != "http":
             await self.application(scope, receive, send)
             return
-        settings, headers = self.service.settings, dict(scope["headers"])
+        headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
         identity = given.decode() if IDENTITY.fullmatch(given) else f"{PROCESS}-{next(COUNT)}"
-        peer = scope["client"][0] if scope.get("client") else ""
-        forwarded = [v.decode("latin-1") for k, v in scope["headers"] if k == b"x-forwarded-for"]
-        call = Call(self.service, identity, settings.address(peer, forwarded))
+        call = Call(self.service, identity, scope["client"][0] if scope.get("client") else "")
         length = headers.get(b"content-length", b"0")
         call.large = not length.isdigit() or int(length) > SMALL or b"transfer-encoding" in headers
         scope.setdefault("state", {})["call"] = call
-        origin = headers.get(b"origin", b"").decode("latin-1")
         status, unread = 499, False
 
         async def answer(message: Any) -> None:
@@ -143,15 +116,13 @@ class Front:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 given = message.get("headers", [])
-                shared = [(k.encode(), v.encode()) for k, v in self._shared(origin).items()]
                 unread = call.large and any(name.lower() == b"connection" for name, _ in given)
-                added = *HEADERS, (b"x-request-id", call.id.encode()), *shared
-                message = {**message, "headers": [*given, *added]}
+                added = [*given, *HEADERS, (b"x-request-id", call.id.encode())]
+                message = {**message, "headers": added}
             await send(message)
 
         try:
-            refusal = self._checked(scope, origin)
-            await (refusal or self.application)(scope, receive, answer)
+            await (self._checked(scope) or self.application)(scope, receive, answer)
         except BaseException:
             status = 500 if status == 499 else status
             raise
@@ -160,7 +131,7 @@ class Front:
             self.service.metrics.call(call, status)
             self._log(call, scope["method"], status)
 
-    def _checked(self, scope: Any, origin: str) -> Any:
+    def _checked(self, scope: Any) -> Any:
         """The answer to a request that goes no further, or None."""
         from starlette.responses import Response
 
@@ -177,20 +148,7 @@ class Front:
                 return call.api.refusal(Problem(404, "Not Found"))
             scope["path"] = scope["path"][len(prefix) :] or "/"
             scope["raw_path"] = scope["path"].encode()
-        if scope["method"] == "OPTIONS" and origin and self._shared(origin):
-            return Response(status_code=204, headers=ALLOWED)
         return None
-
-    def _shared(self, origin: str) -> dict[str, str]:
-        """The headers that let a page of this origin read an answer."""
-        origins = self.service.settings.origins
-        if not origin or not ({"*", origin} & {*origins}):
-            return {}
-        return {
-            "access-control-allow-origin": "*" if "*" in origins else origin,
-            "access-control-expose-headers": "x-request-id, retry-after",
-            "vary": "origin",
-        }
 
     def _log(self, call: Call, method: str, status: int) -> None:
         """Write a line about a request, without texts and keys."""

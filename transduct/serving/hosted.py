@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from transduct.errors import NotFinite, TransductError
+from transduct.errors import NotFinite, TransductError, require
 from transduct.formats.marked import plain
 from transduct.predictors.base import Predictor
 from transduct.predictors.inside import panels, shown
@@ -15,7 +15,7 @@ from transduct.predictors.options import PredictConfig
 from transduct.serving import jobs
 from transduct.serving.batcher import Batcher, Full
 from transduct.serving.jobs import BESIDE, Job, ignore
-from transduct.serving.requests import Problem
+from transduct.serving.requests import Problem, expect
 
 LARGEST_MAP = 1 << 16  # the most attention weights per head in an answer
 DEAREST_TEXT = 40_000  # the largest cost of a text: characters, read and requested, times the beam
@@ -258,11 +258,11 @@ def _inside(
 
 
 def _check_map(*sizes: int) -> None:
-    if max(sizes) > LARGEST_MAP:
-        raise Problem(
-            413,
-            f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text",
-        )
+    expect(
+        max(sizes) <= LARGEST_MAP,
+        413,
+        f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text",
+    )
 
 
 def _shown(found: Any, name: str | None) -> dict[str, Any]:
@@ -274,8 +274,7 @@ def _shown(found: Any, name: str | None) -> dict[str, Any]:
     """
     rows, columns, alignment = found.alignment()
     name = name or next(reversed(found.weights))
-    if name not in found.weights:
-        raise TransductError(f"unknown name '{name}'; known are: {', '.join(found.weights)}")
+    require(name in found.weights, f"unknown name '{name}'; known are: {', '.join(found.weights)}")
     queries, keys = found.labels(name)
     _check_map(len(rows) * len(columns), found[name][0].numel())
     aligned = {"rows": rows, "columns": columns, "weights": _four_digits(alignment)}

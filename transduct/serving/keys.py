@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 from time import time
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.serving.requests import Problem
 
 SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
@@ -144,8 +144,7 @@ def read_keys(path: Path) -> list[Key]:
         ) from error
     words = {number: line.split() for number, line in enumerate(lines, 1) if line.strip()}
     keys = [_key(path, number, *each) for number, each in words.items()]
-    if not keys:
-        raise TransductError(f"{path}: holds no key; write one a line")
+    require(keys, f"{path}: holds no key; write one a line")
     return keys
 
 
@@ -160,11 +159,11 @@ def _key(path: Path, number: int, text: str, *more: str) -> Key:
             key.rate, key.quota = (limit, key.quota) if found[1] == "rate" else (key.rate, limit)
         else:
             wrong.append(word)
-    if wrong:
-        raise TransductError(
-            "not a key; write letters and digits, then name=NAME, rate=600/minute or "
-            "quota=1000000/day if you like",
-            file=str(path),
-            line=number,
-        )
+    require(
+        not wrong,
+        "not a key; write letters and digits, then name=NAME, rate=600/minute or "
+        "quota=1000000/day if you like",
+        file=str(path),
+        line=number,
+    )
     return key

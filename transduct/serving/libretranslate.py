@@ -7,19 +7,26 @@ import re
 from mimetypes import guess_type
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from transduct.errors import MissingExtra, TransductError, needing
-from transduct.formats.documents import (
-    FORMATS,
-    OF_TRANSLATORS,
-    Document,
-)
+from transduct.formats.documents import FORMATS, OF_TRANSLATORS, Document
 from transduct.formats.kinds import named_kind
 from transduct.formats.marked import Segment, plain
 from transduct.serving import native
-from transduct.serving.calls import FORM, JSON, MULTIPART, OURS, Body, Call, Endpoint, Terms, Wanted
-from transduct.serving.requests import Problem
+from transduct.serving.calls import (
+    FORM,
+    JSON,
+    MULTIPART,
+    OURS,
+    Body,
+    Call,
+    Endpoint,
+    Terms,
+    Wanted,
+    without_errors,
+)
+from transduct.serving.requests import Problem, expect
 from transduct.serving.served_models import UNDETERMINED
 
 with needing("serve"):
@@ -67,42 +74,16 @@ class Uploaded(Body):
     target: str
 
 
-class Detected(BaseModel):
-    """A language, and how sure it is in percent."""
-
-    language: str
-    confidence: float
-
-
-class Translated(BaseModel):
-    """A translation, or one for each text of a list."""
-
-    translatedText: str | list[str]
-    detectedLanguage: Detected | list[Detected] | None = None
-    alternatives: list[Any] | None = None
-    through: list[str] | None = None
-    lost: list[str] | list[list[str]] | None = None
-
-
-class Located(BaseModel):
-    """Where a translated document is."""
-
-    translatedFileUrl: str
-    lost: list[str] | None = None
-
-
-class Language(BaseModel):
-    """A language that can be translated from, and into which."""
-
-    code: str
-    name: str
-    targets: list[str]
-
-
-class Suggested(BaseModel):
-    """Whether a suggestion was kept."""
-
-    success: bool
+# What answers look like; see `openapi.shape`.
+DETECTION = {"language": str, "confidence": float}
+TRANSLATED = {  # of a list of texts, a list each
+    "translatedText": str | list[str],
+    "detectedLanguage?": (DETECTION, [DETECTION]),
+    "alternatives?": [Any],
+    "through?": [str],
+    "lost?": [str | list[str]],
+}
+LANGUAGE = {"code": str, "name": str, "targets": [str]}
 
 
 async def translate(call: Call, body: Any) -> Response:
@@ -113,9 +94,7 @@ async def translate(call: Call, body: Any) -> Response:
     options = body.terms | ({"n_best": body.alternatives + 1} if body.alternatives else {})
     wanted = Wanted(texts, body.source, body.target, options=options)
     found = await call.service.translate(call, wanted)
-    for each in found:
-        if isinstance(each.translation, TransductError):
-            raise each.translation
+    without_errors([each.translation for each in found])
     answer: dict[str, list[Any]] = {"translatedText": [each.translation.text for each in found]}
     if body.source == "auto":
         answer["detectedLanguage"] = [
@@ -150,11 +129,13 @@ async def languages(call: Call, _: Any) -> Response:
 
 async def suggest(call: Call, body: Suggest) -> Response:
     """Keep a better translation, if the operator named a file for them."""
-    if call.service.suggestions is None:
-        raise Problem(403, "this server takes no suggestions")
+    expect(call.service.suggestions, 403, "this server takes no suggestions")
     line = json.dumps(body.model_dump(), ensure_ascii=False)
-    if len(line) > LONGEST_SUGGESTION:
-        raise Problem(413, f"at most {LONGEST_SUGGESTION:,} characters can be suggested")
+    expect(
+        len(line) <= LONGEST_SUGGESTION,
+        413,
+        f"at most {LONGEST_SUGGESTION:,} characters can be suggested",
+    )
 
     def keep() -> None:
         with open(call.service.suggestions or "", "a", encoding="utf-8") as file:
@@ -238,19 +219,19 @@ async def download_file(call: Call, _: Any) -> Response:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/translate", translate, (Translate, native.Translate), Translated, ANY, OURS),
-    Endpoint("POST", "/detect", detect, (Detect,), list[Detected], ANY, OURS),
-    Endpoint("POST", "/suggest", suggest, (Suggest,), Suggested, ANY, OURS),
+    Endpoint("POST", "/translate", translate, (Translate, native.Translate), TRANSLATED, ANY, OURS),
+    Endpoint("POST", "/detect", detect, (Detect,), [DETECTION], ANY, OURS),
+    Endpoint("POST", "/suggest", suggest, (Suggest,), {"success": bool}, ANY, OURS),
     Endpoint(
         "POST",
         "/translate_file",
         translate_file,
         (Uploaded,),
-        Located,
+        {"translatedFileUrl": str, "lost?": [str]},
         (MULTIPART,),
         patience=DOCUMENT,
     ),
     Endpoint("GET", "/download_file/{id}", download_file, (), BYTES, open=True),
-    Endpoint("GET", "/languages", languages, (), list[Language], open=True),
+    Endpoint("GET", "/languages", languages, (), [LANGUAGE], open=True),
     Endpoint("GET", "/frontend/settings", settings, (), dict[str, Any], open=True),
 ]

@@ -43,9 +43,9 @@ class Metrics:
     def watch(self, models: Models) -> None:
         """Show how much waits for these models, and how much memory the running batches use."""
         waiting = Gauge("transduct_waiting", "Inputs waiting in the queue", registry=self.registry)
-        waiting.set_function(lambda: models.waiting_now)
+        waiting.set_function(lambda: sum(each.batcher.waiting for each in models.loaded))
         pages = Gauge("transduct_pages_used", "Pages of running batches", registry=self.registry)
-        pages.set_function(lambda: models.pages)
+        pages.set_function(lambda: sum(each.batcher.pages for each in models.loaded))
 
     def batch(self, rows: int, seconds: float) -> None:
         """Count a batch."""

@@ -25,11 +25,21 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from transduct import __version__
 from transduct.data.images import encode_picture
-from transduct.errors import MissingExtra, NotFinite, TransductError, needing
+from transduct.errors import MissingExtra, NotFinite, TransductError, needing, require
 from transduct.predictors.base import json_value, model_directory
 from transduct.predictors.inside import counted, settings
-from transduct.serving.calls import JSON, LARGEST, MULTIPART, Call, Endpoint, Found, Terms, Wanted
-from transduct.serving.requests import Problem, checked_options, media_type, value_of
+from transduct.serving.calls import (
+    JSON,
+    LARGEST,
+    MULTIPART,
+    Call,
+    Endpoint,
+    Found,
+    Terms,
+    Wanted,
+    without_errors,
+)
+from transduct.serving.requests import Problem, checked_options, expect, media_type, value_of
 from transduct.serving.served_models import Served
 from transduct.serving.streams import followed, stream, told
 from transduct.storage import weights_of
@@ -45,8 +55,6 @@ ASKED = {"probabilities": "predicts no labels", "codes": "makes no codes"}
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 View = Literal["sentence", "attention", "next", "beam", "positions", "model", "panels"]
 STATUSES = {"ok": 200, "warming": 503, "broken": 500}
-FROM = Field("", validation_alias=AliasChoices("from", "source_language"), title="from")
-TO = Field("", validation_alias=AliasChoices("to", "target_language"), title="to")
 
 
 class Strict(BaseModel):
@@ -55,16 +63,25 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
-class Translate(Terms):
+class InLanguages(Strict):
+    """Which model is asked, and in which languages."""
+
+    model: str | None = None
+    source_language: str = Field(
+        "", validation_alias=AliasChoices("from", "source_language"), title="from"
+    )
+    target_language: str = Field(
+        "", validation_alias=AliasChoices("to", "target_language"), title="to"
+    )
+
+
+class Translate(Terms, InLanguages):
     """Texts to translate. All other fields are options, such as beam, n_best or sentences."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
     marker: ClassVar[str] = "texts"
     texts: list[str]
     prefixes: list[str] | None = None
-    model: str | None = None
-    source: str = FROM
-    target: str = TO
     log_probabilities: bool = False
     alignments: bool = False
     stream: bool = False
@@ -80,17 +97,14 @@ class Predict(Strict):
     stream: bool = False
 
 
-class Score(Strict):
+class Score(InLanguages):
     """Pairs whose log-probabilities are wanted."""
 
     sources: list[str]
     targets: list[str]
-    model: str | None = None
-    source: str = FROM
-    target: str = TO
 
 
-class Inspect(Strict):
+class Inspect(InLanguages):
     """A text, a translation (text or tokens; the model's own if not given), and what to show.
 
     Without a `view`, the answer holds an alignment and one map. With `prefix`, an own translation
@@ -104,146 +118,63 @@ class Inspect(Strict):
     prefix: list[int] = []
     beam: int | None = None
     seed: int | None = None
-    model: str | None = None
-    source: str = FROM
-    target_language: str = TO
 
 
-class Alternatives(Strict):
+class Alternatives(InLanguages):
     """A text, its translation, and the character of the latter that should be otherwise."""
 
     text: str
     target: str
     place: int = Field(ge=0)
     count: int = Field(8, ge=1, le=8)
-    model: str | None = None
-    source: str = FROM
-    target_language: str = TO
 
 
-class Answers(BaseModel):
-    """What was found for each input; where some failed, `errors` has their messages."""
-
-    errors: list[str | None] | None = None
-    unknown: list[int] | None = None
-
-
-class Hypothesis(BaseModel):
-    """A translation, and the sum of its tokens' log-probabilities."""
-
-    text: str
-    score: float
-
-
-class Token(BaseModel):
-    """A token of a translation, the characters that it is, and those that it translates."""
-
-    text: str
-    log_probability: float
-    target: tuple[int, int] | None = None
-    source: tuple[int, int] | None = None
-
-
-class Translated(Hypothesis):
-    """The best translation, and the others."""
-
-    alternatives: list[Hypothesis]
-    detected: str | None = None
-    through: list[str] | None = None
-    tokens: list[Token] | None = None
-    lost: list[str] | None = None
-
-
-class Translations(Answers):
-    """The translation of each text."""
-
-    translations: list[Translated | None]
-
-
-class Scores(Answers):
-    """The log-probability of each target."""
-
-    scores: list[float | None]
-
-
-class Outputs(Answers):
-    """The answer to each input: a text, or the objects of a picture."""
-
-    outputs: list[Any]
-
-
-class Alignment(BaseModel):
-    """Which tokens of the source each token of the translation was made from."""
-
-    rows: list[str]
-    columns: list[str]
-    weights: list[list[float]]
-
-
-class Inspected(BaseModel):
-    """Where a model looked."""
-
-    names: list[str]
-    alignment: Alignment
-    name: str
-    rows: list[str]
-    columns: list[str]
-    heads: list[list[list[float]]]
-    unknown: list[int] | None = None
-
-
-class Alternative(BaseModel):
-    """A translation, and the probability of the first token that is otherwise."""
-
-    text: str
-    probability: float
-
-
-class Others(BaseModel):
-    """The translations that are otherwise from a place on, the likeliest first."""
-
-    alternatives: list[Alternative]
-
-
-class Inside(BaseModel):
-    """What a view shows; see docs/serving.md."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class Health(BaseModel):
-    """What a server is: its first model, and all of them."""
-
-    status: str
-    model: str
-    version: str
-    reads: str
-    paints: bool
-    translates: bool
-    key: bool
-    models: list[dict[str, Any]]
-
-
-class Status(BaseModel):
-    """Whether it is so."""
-
-    status: str
+# What answers look like; see `openapi.shape`.
+ERRORS = {"errors?": [str | None], "unknown?": [int]}
+HYPOTHESIS = {"text": str, "score": float}
+SPAN = [int], None  # the first character and the one after the last
+TOKEN = {"text": str, "log_probability": float, "target": SPAN, "source": SPAN}
+TRANSLATED = {
+    **HYPOTHESIS,
+    "alternatives": [HYPOTHESIS],
+    "detected?": str,
+    "through?": [str],
+    "tokens?": ([TOKEN], None),
+    "lost?": [str],
+}
+INSPECTED = {
+    "names": [str],
+    "alignment": {"rows": [str], "columns": [str], "weights": [[float]]},
+    "name": str,
+    "rows": [str],
+    "columns": [str],
+    "heads": [[[float]]],
+    "unknown?": [int],
+}
+HEALTH = {
+    **dict.fromkeys(("status", "model", "version", "reads"), str),
+    **dict.fromkeys(("paints", "translates", "key"), bool),
+    "models": [dict[str, Any]],
+}
+STATUS = {"status": str}
 
 
 async def translate(call: Call, body: Translate) -> Response:
     """Translate texts."""
     options = checked_options(dict(body.model_extra or {})) | body.terms
-    if body.prefixes is not None and len(body.texts) != len(body.prefixes):
-        raise TransductError(
-            f"found {len(body.texts)} texts and {len(body.prefixes)} prefixes; give one for each"
-        )
-    wanted = Wanted(body.texts, body.source, body.target, body.model, options, body.prefixes)
+    require(
+        body.prefixes is None or len(body.prefixes) == len(body.texts),
+        f"found {len(body.texts)} texts and {len(body.prefixes or [])} prefixes; give one for each",
+    )
+    about = body.source_language, body.target_language, body.model
+    wanted = Wanted(body.texts, *about, options, body.prefixes)
     if not body.stream:
         return JSONResponse(
             await _translations(call, body, await call.service.translate(call, wanted))
         )
-    if len(body.texts) != 1:
-        raise Problem(400, f"found {len(body.texts)} texts; stream one at a time", "texts")
+    expect(
+        len(body.texts) == 1, 400, f"found {len(body.texts)} texts; stream one at a time", "texts"
+    )
 
     async def events() -> AsyncGenerator[Any, None]:
         async for part in followed(
@@ -291,13 +222,11 @@ async def _tokens(call: Call, body: Translate, text: str, found: Found) -> Any:
 
 async def score(call: Call, body: Score) -> Response:
     """Score translations by forced decoding."""
-    if len(body.sources) != len(body.targets):
-        raise TransductError(
-            f"found {len(body.sources)} sources and {len(body.targets)} targets; give as many of "
-            "each"
-        )
-    served, options = _one(call, body.model, body.source, body.target)
-    call.service.charge(call, body.sources)
+    require(
+        len(body.sources) == len(body.targets),
+        f"found {len(body.sources)} sources and {len(body.targets)} targets; give as many of each",
+    )
+    served, options = _one(call, body, body.sources)
     pairs = list(zip(body.sources, body.targets))
     found = await call.service.ask(call, served, "score", pairs, options)
     answer = answered("scores", found, float)
@@ -308,45 +237,39 @@ async def inspect(call: Call, body: Inspect | None) -> Response:
     """Show where the model looked in a text, a picture or a sound."""
     if body is None:
         return await _inspect_file(call)
-    served, languages = _one(call, body.model, body.source, body.target_language)
-    call.service.charge(call, [body.text])
+    served, languages = _one(call, body, [body.text])
     if body.view == "model":
         return JSONResponse(await _parts(call, served))
     own = {"beam": body.beam, "seed": body.seed}
     options = languages | {name: value for name, value in own.items() if value is not None}
     asked = [(body.text, body.target, body.name, body.view, body.prefix)]
-    [shown] = await call.service.ask(call, served, "attention", asked, options)
-    if isinstance(shown, TransductError):
-        raise shown
+    [shown] = without_errors(await call.service.ask(call, served, "attention", asked, options))
     return JSONResponse(shown | await call.service.unknown(served, [body.text]))
 
 
 async def _inspect_file(call: Call) -> Response:
-    given = dict(call.request.query_params)
-    served, name = call.service.models.named(given.pop("model", None)), given.pop("name", None)
-    if served.reads == "text" or "attention" not in served.verbs:
-        raise Problem(415, "this model shows no attention of files; send a text or ask another one")
-    options = checked_options({k: value_of(v) for k, v in given.items() if k != "api_key"})
-    content = await call.content(LARGEST)
+    query = call.request.query_params
+    served, name = call.service.models.named(query.get("model")), query.get("name")
+    expect(
+        served.reads != "text" and "attention" in served.verbs,
+        415,
+        "this model shows no attention of files; send a text or ask another one",
+    )
 
-    async def answer(*found: Any) -> Response:
-        return JSONResponse(found[-1])
+    async def answer(_: str, found: Any) -> Response:
+        return JSONResponse(found)
 
     def asked(path: str) -> Any:
         return path, None, name, "panels", []
 
-    work = of_file(call, served, content, options, answer, "attention", asked)
-    return await call.alive(work)
+    return await _of_body(call, served, "attention", answer, ("name",), asked)
 
 
 async def alternatives(call: Call, body: Alternatives) -> Response:
     """Other translations that begin as a given one does."""
-    served, options = _one(call, body.model, body.source, body.target_language)
-    call.service.charge(call, [body.text])
+    served, options = _one(call, body, [body.text])
     asked = [(body.text, body.target, body.place, body.count)]
-    [found] = await call.service.ask(call, served, "alternatives", asked, options)
-    if isinstance(found, TransductError):
-        raise found
+    [found] = without_errors(await call.service.ask(call, served, "alternatives", asked, options))
     return JSONResponse({"alternatives": [{"text": t, "probability": p} for t, p in found]})
 
 
@@ -363,21 +286,21 @@ async def _parts(call: Call, served: Served) -> dict[str, Any]:
         )
 
 
-def _one(call: Call, name: str | None, source: str, target: str) -> tuple[Served, dict[str, str]]:
-    """The one model of a request that no chain can answer, and its languages as options."""
+def _one(call: Call, body: InLanguages, texts: Sequence[str]) -> tuple[Served, dict[str, str]]:
+    """The one model of a request that no chain can answer, and its languages as options. The texts
+    are counted for the key."""
     models = call.service.models
-    served, pair = models.route_of_name(name)
-    source, target = models.code(source), models.code(target, target=True)
-    if pair is not None:
-        source, target = source or pair[0], target or pair[1]
+    served, pair = models.route_of_name(body.model)
+    given = models.code(body.source_language), models.code(body.target_language, target=True)
+    source, target = (mine or other for mine, other in zip(given, pair or ("", ""), strict=True))
     if source and target:
         [step, *more] = models.route(source, target, served)
-        if more:
-            raise Problem(
-                400, f"no one model translates {source}-{target}; take one that does", "to"
-            )
+        expect(
+            not more, 400, f"no one model translates {source}-{target}; take one that does", "to"
+        )
         served = step.served
     served = served or models.named(None, "translate")
+    call.service.charge(call, texts)
     return served, served.options(source, target)
 
 
@@ -390,15 +313,14 @@ async def predict(call: Call, body: Predict | None) -> Response:
         return await _predict_file(call, served, body)
     if body is None:
         raise Problem(415, f"send JSON, with the header 'Content-Type: {JSON}'")
-    if served.paints and len(body.inputs) != 1:
-        raise TransductError(
-            f"found {len(body.inputs)} inputs, the answer is one picture; send one"
-        )
+    require(
+        len(body.inputs) == 1 or not served.paints,
+        f"found {len(body.inputs)} inputs, the answer is one picture; send one",
+    )
     call.service.charge(call, body.inputs)
     options = checked_options(body.options or {})
     if body.stream:
-        if not served.paints:
-            raise Problem(400, "only pictures are streamed here; leave stream out", "stream")
+        expect(served.paints, 400, "only pictures are streamed here; leave stream out", "stream")
         return await stream(call, _painted(call, served, body.inputs[0], options))
     verb = _predicting(served, vars(body))
     outputs = await call.service.ask(call, served, verb, body.inputs, options)
@@ -429,27 +351,48 @@ async def _painted(
 def _predicting(served: Served, asked: Mapping[str, Any]) -> str:
     """The verb for a prediction."""
     for verb, lacking in ASKED.items():
-        if asked.get(verb) and verb not in served.verbs:
-            raise Problem(400, f"this model {lacking}; leave {verb} out")
+        expect(
+            verb in served.verbs or not asked.get(verb),
+            400,
+            f"this model {lacking}; leave {verb} out",
+        )
     return next((verb for verb in ASKED if asked.get(verb)), "predict")
 
 
 async def _predict_file(call: Call, served: Served, body: Predict | None) -> Response:
     """The answer to an uploaded file; a picture if the model paints."""
     kind, _ = media_type(call.request.headers.get("content-type", ""))
-    if body is not None or kind == MULTIPART:
-        raise Problem(
-            415,
-            f"this model reads a {served.reads}; send the file itself as the body: curl "
-            "--data-binary @FILE URL/predict",
-        )
-    given = {k: value_of(v) for k, v in call.request.query_params.items() if k != "api_key"}
-    given.pop("model", None)
-    verb = _predicting(served, given)
+    expect(
+        body is None and kind != MULTIPART,
+        415,
+        f"this model reads a {served.reads}; send the file itself as the body: curl "
+        "--data-binary @FILE URL/predict",
+    )
+    asked = {name: value_of(value) for name, value in call.request.query_params.items()}
+    verb = _predicting(served, asked)
+
+    async def answer(name: str, output: Any) -> Response:
+        if verb == "predict" and served.paints:
+            return await _picture(call, served, name, output)
+        return JSONResponse({"outputs": [json_value(output) if verb == "predict" else output]})
+
+    return await _of_body(call, served, verb, answer, tuple(ASKED))
+
+
+async def _of_body(
+    call: Call,
+    served: Served,
+    verb: str,
+    answer: Callable[[str, Any], Any],
+    fields: Sequence[str],
+    asked: Callable[[str], Any] = str,
+) -> Any:
+    """As `of_file`, for the file that is the body; the query has the options, and these fields."""
+    given = call.request.query_params
+    others = {"api_key", "model", *fields}
     content = await call.content(LARGEST)
-    options = checked_options({name: value for name, value in given.items() if name not in ASKED})
-    answer = _of_output if verb == "predict" else _of_values
-    return await call.alive(of_file(call, served, content, options, answer, verb))
+    options = checked_options({k: value_of(v) for k, v in given.items() if k not in others})
+    return await call.alive(of_file(call, served, content, options, answer, verb, asked))
 
 
 async def of_file(
@@ -457,33 +400,24 @@ async def of_file(
     served: Served,
     content: bytes,
     options: dict[str, Any],
-    answer: Callable[..., Any],
+    answer: Callable[[str, Any], Any],
     verb: str = "predict",
     asked: Callable[[str], Any] = str,
 ) -> Any:
-    """What `answer` makes of the model's output for a file, of which `asked` makes an input."""
+    """What `answer` makes of the name of a file and the model's output for it; `asked` makes an
+    input of the name."""
     with tempfile.NamedTemporaryFile(suffix=ENDINGS[served.reads]) as file:
         file.write(content)
         file.flush()
         try:
-            [output] = await call.service.ask(call, served, verb, [asked(file.name)], options)
-            if isinstance(output, TransductError):
-                raise output
+            [output] = without_errors(
+                await call.service.ask(call, served, verb, [asked(file.name)], options)
+            )
         except (NotFinite, MissingExtra):
             raise
         except TransductError as error:  # without the name of the temporary file
             raise error.at(file=error.file and f"the {served.reads}") from error
-        return await answer(call, served, file.name, output)
-
-
-async def _of_output(call: Call, served: Served, name: str, output: Any) -> Response:
-    if served.paints:
-        return await _picture(call, served, name, output)
-    return await _of_values(call, served, name, json_value(output))
-
-
-async def _of_values(_: Call, __: Served, ___: str, output: Any) -> Response:
-    return JSONResponse({"outputs": [output]})
+        return await answer(file.name, output)
 
 
 async def _picture(call: Call, served: Served, given: str, output: Any) -> Response:
@@ -589,19 +523,24 @@ async def described(call: Call, _: None) -> Response:
 
 
 VERBS: list[tuple[tuple[str, ...], Any, Any, Any]] = [
-    (("/v1/translate",), translate, Translate, Translations),
-    (("/score", "/v1/score"), score, Score, Scores),
-    (("/attention", "/v1/inspect"), inspect, Inspect, Inspected | Inside),
-    (("/v1/alternatives",), alternatives, Alternatives, Others),
-    (("/predict", "/v1/predict"), predict, Predict, Outputs),
+    (("/v1/translate",), translate, Translate, {"translations": [(TRANSLATED, None)], **ERRORS}),
+    (("/score", "/v1/score"), score, Score, {"scores": [float | None], **ERRORS}),
+    (("/attention", "/v1/inspect"), inspect, Inspect, (INSPECTED, dict[str, Any])),
+    (
+        ("/v1/alternatives",),
+        alternatives,
+        Alternatives,
+        {"alternatives": [{"text": str, "probability": float}]},
+    ),
+    (("/predict", "/v1/predict"), predict, Predict, {"outputs": [Any], **ERRORS}),
 ]
 OPEN: list[tuple[str, Any, Any]] = [
     ("/", page, "text/html"),
-    ("/web/about", about, Health),
+    ("/web/about", about, HEALTH),
     ("/web/{name:path}", page, "text/javascript"),
-    ("/health", health, Health),
-    ("/live", live, Status),
-    ("/ready", ready, Status),
+    ("/health", health, HEALTH),
+    ("/live", live, STATUS),
+    ("/ready", ready, STATUS),
     ("/metrics", metrics, "text/plain"),
     ("/openapi.json", described, dict[str, Any]),
 ]

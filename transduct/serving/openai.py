@@ -14,14 +14,14 @@ from time import time
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from transduct.data.audio import read_sound
-from transduct.errors import TransductError, needing
+from transduct.errors import needing
 from transduct.predictors.base import json_value
 from transduct.serving import native
-from transduct.serving.calls import MULTIPART, Api, Body, Call, Endpoint, Wanted
-from transduct.serving.requests import MOST, Problem
+from transduct.serving.calls import MULTIPART, Api, Body, Call, Endpoint, Wanted, without_errors
+from transduct.serving.requests import MOST, Problem, expect
 from transduct.serving.served_models import Models, Served
 from transduct.serving.streams import followed, stream
 
@@ -42,28 +42,14 @@ KINDS = {
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-class Fault(BaseModel):
-    """What is wrong."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class Error(BaseModel):
-    """An error."""
-
-    error: Fault
-
-
 def _error(status: int, text: str, param: str | None) -> dict[str, Any]:
     kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     fault = {"message": text, "type": kind, "param": param, "code": CODES.get(status)}
     return {"error": fault}
 
 
-API = Api("OpenAI", _error, Error)
+FAULT = {"message": str, "type": str, "param": str | None, "code": str | None}
+API = Api("OpenAI", _error, {"error": FAULT})
 
 
 class StreamOptions(Body):
@@ -153,56 +139,12 @@ class Transcription(Body):
     response_format: str = "json"
 
 
-class Usage(BaseModel):
-    """How many tokens were read and written."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class Answer(BaseModel):
-    """The answer, or an event of it."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[dict[str, Any]]
-    usage: Usage | None = None
-
-
-class Model(BaseModel):
-    """A model, or a pair of languages."""
-
-    id: str
-    object: str
-    created: int
-    owned_by: str
-    running_batch: bool | None
-    reason: str | None
-
-
-class ModelList(BaseModel):
-    """All models."""
-
-    object: str
-    data: list[Model]
-
-
-class Vectors(BaseModel):
-    """The vector of each text."""
-
-    object: str
-    data: list[dict[str, Any]]
-    model: str
-    usage: dict[str, int]
-
-
-class Transcript(BaseModel):
-    """What was said."""
-
-    text: str
+# What answers look like; see `openapi.shape`.
+HEAD = {"id": str, "object": str, "created": int}
+USAGE = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), int)
+ANSWER = {**HEAD, "model": str, "choices": [dict[str, Any]], "usage?": USAGE}
+MODEL = {**HEAD, "owned_by": str, "running_batch": bool | None, "reason": str | None}
+VECTORS = {"object": str, "data": [dict[str, Any]], "model": str, "usage": dict[str, int]}
 
 
 @dataclass(frozen=True)
@@ -239,17 +181,19 @@ async def _write(
     most = None if most is None or most < 1 else min(most, MOST["length"])
     if served is None or served.translates:
         return await _translate(call, body, prompts, most, logs, follow)
-    if served.reads != "text" or served.paints:
-        raise Problem(400, f"'{served.name}' does not write texts from texts", "model")
+    expect(
+        served.reads == "text" and not served.paints,
+        400,
+        f"'{served.name}' does not write texts from texts",
+        "model",
+    )
     call.service.charge(call, prompts)
     if served.task == CONTINUES:
         return await _continue(call, served, body, prompts, most, logs, follow)
-    if logs is not None:
-        raise Problem(400, "this model gives no log-probabilities", "logprobs")
+    expect(logs is None, 400, "this model gives no log-probabilities", "logprobs")
     written = []
-    for output in await call.service.ask(call, served, "predict", prompts, body.options):
-        if isinstance(output, TransductError):
-            raise output
+    asked = call.service.ask(call, served, "predict", prompts, body.options)
+    for output in without_errors(await asked):
         text, _ = _cut(json_value(output), body.stops)
         written += [Written(text, "stop")] * (body.n or 1)
     return written
@@ -272,9 +216,8 @@ async def _continue(
     each = [(prompt, options | more) for prompt in prompts for more in varied]
     asked = [call.service.ask(call, served, "continued", [p], own, alone) for p, own in each]
     written = []
-    for (prompt, _), [found] in zip(each, await asyncio.gather(*asked), strict=True):
-        if isinstance(found, TransductError):
-            raise found
+    for (prompt, _), outputs in zip(each, await asyncio.gather(*asked), strict=True):
+        [found] = without_errors(outputs)
         call.tokens_out += len(found.tokens)
         text, stopped = _cut(found.text, body.stops)
         given = prompt, found.text, found.tokens
@@ -298,19 +241,20 @@ async def _translate(
         options["max_length"] = most + 1  # its end included
     wanted = Wanted(prompts, body.source_language, body.target_language, body.model, options)
     found = await call.service.translate(call, wanted, None if body.stops else follow)
+    without_errors([each.translation for each in found])
     written = []
     for prompt, each in zip(prompts, found, strict=True):
-        if isinstance(each.translation, TransductError):
-            raise each.translation
         best, *others = each.translation.alternatives
         # they differ from each other, and there may be fewer than are asked for
         for one in [best, *others, *[best] * count][:count]:
             text, stopped = _cut(one.text, body.stops)
             tokens: list[dict[str, Any]] | None = None if logs is None else []
-            if logs is not None and len(each.steps) > 1:
-                raise Problem(
-                    400, "two models made this translation; leave logprobs out", "logprobs"
-                )
+            expect(
+                logs is None or len(each.steps) < 2,
+                400,
+                "two models made this translation; leave logprobs out",
+                "logprobs",
+            )
             for step in each.steps if logs is not None else ():
                 languages = step.served.options(step.source, step.target)
                 given = prompt, one.text, one.tokens
@@ -335,9 +279,8 @@ async def _logs(
         given: what was asked, the whole answer and its tokens.
         text: the answer, which may be cut.
     """
-    [tokens] = await call.service.ask(call, served, "tokens", [(*given, count)], languages)
-    if isinstance(tokens, TransductError):
-        raise tokens
+    asked = call.service.ask(call, served, "tokens", [(*given, count)], languages)
+    [tokens] = without_errors(await asked)
     shown: list[dict[str, Any]] = []
     start, ends = 0, [each["target"] and each["target"][1] for each in tokens]
     for each, end in zip(tokens, [*ends[:-1], len(given[1])], strict=True):
@@ -358,8 +301,7 @@ def _token(text: str, value: float) -> dict[str, Any]:
 def _refuse(body: Any, names: Mapping[str, str]) -> None:
     """Refuse what would change the meaning of an answer."""
     for name, reason in names.items():
-        if getattr(body, name):
-            raise Problem(400, reason, name)
+        expect(not getattr(body, name), 400, reason, name)
 
 
 def _prompt(call: Call, body: Chat) -> str:
@@ -381,8 +323,7 @@ def _prompt(call: Call, body: Chat) -> str:
             return _rendered(served.template, texts)
         return "\n".join(text for _, text in texts)
     asked = [text for role, text in texts if role == "user"]
-    if not asked:
-        raise Problem(400, "there is no message of a user to translate", "messages")
+    expect(asked, 400, "there is no message of a user to translate", "messages")
     return asked[-1]
 
 
@@ -477,10 +418,12 @@ async def chat(call: Call, body: Chat) -> Response:
             "functions": "these models call no functions; leave functions out",
         },
     )
-    if asks_for != "text":
-        raise Problem(
-            400, "these models write plain text; leave response_format out", "response_format"
-        )
+    expect(
+        asks_for == "text",
+        400,
+        "these models write plain text; leave response_format out",
+        "response_format",
+    )
 
     def shown(given: Written | str | None, event: bool) -> dict[str, Any]:
         text = given.text if isinstance(given, Written) else given
@@ -492,8 +435,12 @@ async def chat(call: Call, body: Chat) -> Response:
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"message": message, "logprobs": logs}
 
-    if body.top_logprobs and not body.logprobs:
-        raise Problem(400, "top_logprobs needs logprobs to be true", "top_logprobs")
+    expect(
+        body.logprobs or not body.top_logprobs,
+        400,
+        "top_logprobs needs logprobs to be true",
+        "top_logprobs",
+    )
     logs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens
     kind = ("chatcmpl", "chat.completion", "chat.completion.chunk")
@@ -504,10 +451,18 @@ async def complete(call: Call, body: Completion) -> Response:
     """Translate a prompt, or continue it."""
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     _refuse(body, {"suffix": "these models cannot fill a gap; leave suffix out"})
-    if body.echo and (body.stream or len(prompts) > 1):
-        raise Problem(400, "echo is for one prompt, without stream", "echo")
-    if body.stream and len(prompts) > 1:
-        raise Problem(400, f"found {len(prompts)} prompts; stream one at a time", "prompt")
+    expect(
+        not body.echo or (len(prompts) == 1 and not body.stream),
+        400,
+        "echo is for one prompt, without stream",
+        "echo",
+    )
+    expect(
+        len(prompts) == 1 or not body.stream,
+        400,
+        f"found {len(prompts)} prompts; stream one at a time",
+        "prompt",
+    )
 
     def shown(given: Written | str | None, _: bool) -> dict[str, Any]:
         text = (given.text if isinstance(given, Written) else given) or ""
@@ -539,14 +494,16 @@ def _columns(tokens: Sequence[dict[str, Any]], start: int) -> dict[str, Any]:
 async def embeddings(call: Call, body: Embeddings) -> Response:
     """The mean of the last layer, for each text."""
     served = call.service.models.named(body.model)
-    if served.hosted is not None and "embed" not in served.hosted.model.verbs:
-        raise Problem(400, f"'{served.name}' has no encoder alone, so it gives no vectors", "model")
+    expect(
+        served.hosted is None or "embed" in served.hosted.model.verbs,
+        400,
+        f"'{served.name}' has no encoder alone, so it gives no vectors",
+        "model",
+    )
     _refuse(body, {"dimensions": "the vectors have the width of the model; leave dimensions out"})
     texts = [body.input] if isinstance(body.input, str) else body.input
     call.service.charge(call, texts)
-    found = await call.service.ask(call, served, "embed", texts, {})
-    if wrong := [each for each in found if isinstance(each, TransductError)]:
-        raise wrong[0]
+    found = without_errors(await call.service.ask(call, served, "embed", texts, {}))
     if body.encoding_format == "base64":
         found = [base64.b64encode(struct.pack(f"<{len(v)}f", *v)).decode() for v in found]
     data = [
@@ -560,17 +517,16 @@ async def embeddings(call: Call, body: Embeddings) -> Response:
 async def transcribe(call: Call, body: Transcription) -> Response:
     """What is said in a sound."""
     served = call.service.models.named(body.model)
-    if served.reads != "sound":
-        raise Problem(400, f"'{served.name}' does not read sounds", "model")
-    if body.response_format not in ("json", "text", "verbose_json"):
-        raise Problem(
-            400,
-            f"'{body.response_format:.40}' needs times, which this model does not give; ask for "
-            "json, text or verbose_json",
-            "response_format",
-        )
+    expect(served.reads == "sound", 400, f"'{served.name}' does not read sounds", "model")
+    expect(
+        body.response_format in ("json", "text", "verbose_json"),
+        400,
+        f"'{body.response_format:.40}' needs times, which this model does not give; ask for "
+        "json, text or verbose_json",
+        "response_format",
+    )
 
-    async def answer(_: Call, __: Served, name: str, output: Any) -> Response:
+    async def answer(name: str, output: Any) -> Response:
         text = json_value(output)
         if body.response_format == "text":
             return PlainTextResponse(text + "\n")
@@ -614,18 +570,18 @@ def _model(models: Models, name: str) -> dict[str, Any]:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/chat/completions", chat, (Chat,), Answer, api=API),
-    Endpoint("POST", "/v1/completions", complete, (Completion,), Answer, api=API),
-    Endpoint("POST", "/v1/embeddings", embeddings, (Embeddings,), Vectors, api=API),
+    Endpoint("POST", "/v1/chat/completions", chat, (Chat,), ANSWER, api=API),
+    Endpoint("POST", "/v1/completions", complete, (Completion,), ANSWER, api=API),
+    Endpoint("POST", "/v1/embeddings", embeddings, (Embeddings,), VECTORS, api=API),
     Endpoint(
         "POST",
         "/v1/audio/transcriptions",
         transcribe,
         (Transcription,),
-        Transcript,
+        {"text": str},
         (MULTIPART,),
         API,
     ),
-    Endpoint("GET", "/v1/models", models, (), ModelList, api=API),
-    Endpoint("GET", "/v1/models/{id:path}", model, (), Model, api=API),
+    Endpoint("GET", "/v1/models", models, (), {"object": str, "data": [MODEL]}, api=API),
+    Endpoint("GET", "/v1/models/{id:path}", model, (), MODEL, api=API),
 ]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from transduct import __version__
 from transduct.serving.calls import JSON, Endpoint
@@ -18,22 +18,16 @@ def description(endpoints: Sequence[Endpoint], prefix: str = "") -> dict[str, An
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
 
-    def schema(kind: Any, api: str) -> Any:
-        """The schema of a record, whose parts go to `schemas`."""
-        made = TypeAdapter(kind).json_schema(
-            by_alias=True, ref_template=REFERENCE.replace("{model}", f"{api}.{{model}}")
-        )
-        for name, part in made.pop("$defs", {}).items():
+    def schema(kind: type[BaseModel]) -> dict[str, str]:
+        """A reference to the schema of a record, which goes to `schemas` with its parts."""
+        api = kind.__module__.rpartition(".")[2]
+        made = kind.model_json_schema(ref_template=REFERENCE.replace("{model}", f"{api}.{{model}}"))
+        for name, part in {**made.pop("$defs", {}), kind.__name__: made}.items():
             schemas[f"{api}.{name}"] = part
-        title = made.get("title")
-        if not title:
-            return made
-        schemas[f"{api}.{title}"] = made
-        return {"$ref": REFERENCE.format(model=f"{api}.{title}")}
+        return {"$ref": REFERENCE.format(model=f"{api}.{kind.__name__}")}
 
     for each in endpoints:
         path = re.sub(r":\w+}", "}", each.path)
-        api = each.handle.__module__.rpartition(".")[2]
         about: dict[str, Any] = {
             "operationId": f"{each.method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}",
             "summary": (each.handle.__doc__ or "").strip().split("\n")[0],
@@ -44,20 +38,19 @@ def description(endpoints: Sequence[Endpoint], prefix: str = "") -> dict[str, An
                 for name in re.findall(r"{(\w+)", path)
             ],
         }
-        wanted = [schema(kind, kind.__module__.rpartition(".")[2]) for kind in each.bodies]
-        if wanted and each.method == "GET":
+        if each.method == "GET":
             about["parameters"] += [
                 {"name": name, "in": "query", "schema": part}
                 for kind in each.bodies
-                for name, part in TypeAdapter(kind).json_schema()["properties"].items()
+                for name, part in kind.model_json_schema()["properties"].items()
             ]
-        elif wanted:
-            body = {"schema": wanted[0] if len(wanted) == 1 else {"anyOf": wanted}}
+        elif each.bodies:
+            body = {"schema": {"anyOf": [*map(schema, each.bodies)]}}
             files = {FILE: {"schema": {"type": "string", "format": "binary"}}} if each.files else {}
             content = dict.fromkeys(each.media, body) | files
             about["requestBody"] = {"required": True, "content": content}
-        error = {"description": "what is wrong", "content": _json(schema(each.api.schema, api))}
-        about["responses"] = {"200": _good(each, schema, api), "default": error}
+        error = {"description": "what is wrong", "content": _json(each.api.shape)}
+        about["responses"] = {"200": _good(each), "default": error}
         paths.setdefault(path, {})[each.method.lower()] = about
     return {
         "openapi": "3.1.0",
@@ -71,11 +64,11 @@ def description(endpoints: Sequence[Endpoint], prefix: str = "") -> dict[str, An
     }
 
 
-def _good(each: Endpoint, schema: Any, api: str) -> dict[str, Any]:
+def _good(each: Endpoint) -> dict[str, Any]:
     """The answer to a request without fault."""
     if isinstance(each.answer, str):
         return {"description": "the text", "content": {each.answer: {"schema": {"type": "string"}}}}
-    content = _json(schema(each.answer, api))
+    content = _json(each.answer)
     if each.files:
         content["image/png"] = {"schema": {"type": "string", "format": "binary"}}
     if any("stream" in kind.model_fields for kind in each.bodies):
@@ -83,5 +76,22 @@ def _good(each: Endpoint, schema: Any, api: str) -> dict[str, Any]:
     return {"description": "the answer", "content": content}
 
 
-def _json(schema: Any) -> dict[str, Any]:
-    return {JSON: {"schema": schema}}
+def _json(answer: Any) -> dict[str, Any]:
+    return {JSON: {"schema": shape(answer)}}
+
+
+def shape(answer: Any) -> dict[str, Any]:
+    """The schema of JSON: of fields by name ("name?" where one may be missing), of a list of one
+    shape, of one of several shapes in a tuple, or of a type."""
+    if isinstance(answer, dict):
+        return {
+            "type": "object",
+            "properties": {name.rstrip("?"): shape(each) for name, each in answer.items()},
+            "required": [name for name in answer if not name.endswith("?")],
+        }
+    if isinstance(answer, list):
+        [each] = answer
+        return {"type": "array", "items": shape(each)}
+    if isinstance(answer, tuple):
+        return {"anyOf": [*map(shape, answer)]}
+    return TypeAdapter(answer).json_schema()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transduct.config import parse_override
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 
 # the largest values of these options; the least is 1
 MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000, "max_length": 2_000}
@@ -43,6 +43,12 @@ class Problem(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.param, self.seconds, self.close = status, param, seconds, close
+
+
+def expect(right: object, status: int, message: str, *about: Any, **more: Any) -> None:
+    """Raise Problem with these unless what is given is true."""
+    if not right:
+        raise Problem(status, message, *about, **more)
 
 
 def media_type(header: str) -> tuple[str, str]:
@@ -84,28 +90,29 @@ def parsed_options(words: Sequence[str]) -> dict[str, Any]:
 def _check_names(options: Iterable[str]) -> None:
     """Reject options named like parameters of the methods they are passed to."""
     for name in options:
-        if name in TAKEN:
-            raise TransductError(f"'{name}' is not an option; leave it out")
+        require(name not in TAKEN, f"'{name}' is not an option; leave it out")
 
 
 def checked_options(options: dict[str, Any]) -> dict[str, Any]:
     """Check the options of a request: only numbers and short words, within limits that protect the
     server."""
-    if len(options) > MOST_OPTIONS:  # the cost of every input is computed with them
-        raise TransductError(
-            f"found {len(options)} options, more than there are; leave out those that do not exist"
-        )
+    # the cost of every input is computed with them
+    require(
+        len(options) <= MOST_OPTIONS,
+        f"found {len(options)} options, more than there are; leave out those that do not exist",
+    )
     _check_names(options)
     options = {LANGUAGES.get(name, name): value for name, value in options.items()}
     for name, value in options.items():
-        if name in LANGUAGES.values() and not isinstance(value, str):
-            raise TransductError(f"{name} is {value!r:.40}, expected a code or name of a language")
-        if name in OURS:
-            raise TransductError(f"'{name}' is reserved for the server's operator; leave it out")
-        if not isinstance(value, str | int | float | None) or len(str(value)) > LONGEST_WORD:
-            raise TransductError(
-                f"{name:.40} is a {type(value).__name__}, expected a number or a short word"
-            )
+        require(
+            isinstance(value, str) or name not in LANGUAGES.values(),
+            f"{name} is {value!r:.40}, expected a code or name of a language",
+        )
+        require(name not in OURS, f"'{name}' is reserved for the server's operator; leave it out")
+        require(
+            isinstance(value, str | int | float | None) and len(str(value)) <= LONGEST_WORD,
+            f"{name:.40} is a {type(value).__name__}, expected a number or a short word",
+        )
         if name in MOST and (not isinstance(value, int) or isinstance(value, bool)):
             found = f"the text '{value}'" if isinstance(value, str) else repr(value)
             raise TransductError(f"{name} is {found}, expected a whole number, without quotes")

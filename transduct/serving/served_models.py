@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.data.languages import SCRIPTS, find, is_language, listed, named, nearest, parts_of
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference.engine import captures
 from transduct.interop.vocabularies import chat_template
 from transduct.predictors.base import configuration, load, model_directory, predictor_class
@@ -171,14 +171,16 @@ class Models:
         self._options, self._ticks = dict(options or {}), count(1)
         self._loading, self._freed, self._retired = asyncio.Lock(), asyncio.Event(), set[Hosted]()
         names = [each.name for each in self.every]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise TransductError(f"two models are called '{twice[0]}'; name one: NAME={twice[0]}")
-        if large := [each for each in self.every if memory is not None and each.size > memory]:
-            megabytes = -(-large[0].size // 10**6)
-            raise TransductError(
-                f"--memory is too little for {large[0].name}; it takes {megabytes} MB"
-            )
         for each in self.every:
+            name, megabytes = each.name, -(-each.size // 10**6)
+            require(
+                names.count(name) == 1,
+                f"two models are called '{name}'; name one: NAME={name}",
+            )
+            require(
+                memory is None or each.size <= memory,
+                f"--memory is too little for {name}; it takes {megabytes} MB",
+            )
             if each.hosted is not None:
                 each.hosted = self._hosted(each, each.hosted.model)
 
@@ -188,16 +190,6 @@ class Models:
     def loaded(self) -> list[Hosted]:
         """The models that are loaded."""
         return [each.hosted for each in self.every if each.hosted is not None]
-
-    @property
-    def waiting_now(self) -> int:
-        """How many inputs nobody has begun to work on."""
-        return sum(each.batcher.waiting for each in self.loaded)
-
-    @property
-    def pages(self) -> int:
-        """How many pages of the running batches are used."""
-        return sum(each.batcher.pages for each in self.loaded)
 
     @property
     def advice(self) -> int:
@@ -244,12 +236,10 @@ class Models:
 
     def languages(self) -> list[dict[str, Any]]:
         """Each source language, with its targets."""
-        if self.open is not None or not self.pairs:
-            return [self._language(UNDETERMINED, [UNDETERMINED])]
-        return [self._language(each, self.targets(each)) for each in self.sources]
-
-    def _language(self, code: str, targets: list[str]) -> dict[str, Any]:
-        return {"code": code, "name": self.name_of(code), "targets": targets}
+        targets = {each: self.targets(each) for each in self.sources}
+        if self.open is not None or not targets:
+            targets = {UNDETERMINED: [UNDETERMINED]}
+        return [{"code": k, "name": self.name_of(k), "targets": v} for k, v in targets.items()]
 
     def name_of(self, code: str) -> str:
         """The English name of a language."""

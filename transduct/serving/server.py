@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from transduct.data.text_warnings import warned_once
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, require
 from transduct.interfaces.program import without_collection
 from transduct.serving import calls
 from transduct.serving.application import service_of
@@ -88,8 +88,10 @@ def serve(
     hosts = settings.pop("allow_host", None) or None
     if hosts is None and _is_loopback(host):
         hosts = [host]
-    if not 0.0 <= grace <= LONGEST_GRACE:
-        raise TransductError(f"--grace is {grace:g}, must be from 0 to {LONGEST_GRACE:g} seconds")
+    require(
+        0.0 <= grace <= LONGEST_GRACE,
+        f"--grace is {grace:g}, must be from 0 to {LONGEST_GRACE:g} seconds",
+    )
     with without_collection():
         service = service_of(models, allow_host=hosts, **settings)
     config = uvicorn.Config(
@@ -114,7 +116,7 @@ def serve(
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
     _allow_connections()
-    Impatient.count_refusal, Impatient.address_of = service.metrics.refused.inc, service.address_of
+    Impatient.count_refusal = service.metrics.refused.inc
     with closing(_listening(host, port)) as listening, _without_warnings():
         name, port = listening.getsockname()[:2]
         name = f"[{name}]" if ":" in name else name
@@ -160,8 +162,8 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    if not 0 <= port < 1 << 16:  # the system would take a larger port modulo 65536
-        raise TransductError(f"--port is {port}, must be from 0 to 65535")
+    # the system would take a larger port modulo 65536
+    require(0 <= port < 1 << 16, f"--port is {port}, must be from 0 to 65535")
     with ExitStack() as on_failure:
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

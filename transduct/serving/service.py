@@ -10,17 +10,17 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 from transduct.data.vocabulary import is_blank
-from transduct.errors import MissingExtra, NotFinite, TransductError, needing
+from transduct.errors import MissingExtra, NotFinite, TransductError, needing, require
 from transduct.formats.marked import Segment, plain
 from transduct.formats.office import TooLarge
 from transduct.predictors.long_texts import Translation
 from transduct.predictors.terms import Glossary
 from transduct.serving import calls, deepl, libretranslate, native, openai
-from transduct.serving.batcher import Full
 from transduct.serving.calls import JSON, OURS, Api, Call, Endpoint, Found, Wanted
 from transduct.serving.detection import detect
 from transduct.serving.downloads import Downloads
@@ -29,18 +29,24 @@ from transduct.serving.jobs import ignore
 from transduct.serving.keys import Keys, of_header
 from transduct.serving.metrics import Metrics
 from transduct.serving.openapi import description
-from transduct.serving.requests import Problem, media_type
+from transduct.serving.requests import Problem, expect, media_type
 from transduct.serving.served_models import Models, Pair, Served, Step
 
 with needing("serve"):
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
+    from starlette.middleware.cors import CORSMiddleware
     from starlette.middleware.errors import ServerErrorMiddleware
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Route
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-FORWARDED = b"x-forwarded-for"
+SHARED: Any = {  # what pages of allowed origins may send and read
+    "allow_methods": ("GET", "POST"),
+    "allow_headers": ("authorization", "x-request-id"),
+    "expose_headers": ("x-request-id", "retry-after"),
+}
 ALL_STEPS = "beam", "format", "placeholders"  # options of each model of a chain
 log = logging.getLogger("transduct")
 
@@ -83,7 +89,7 @@ class Service:
 
     # the application
 
-    def application(self) -> Front:
+    def application(self) -> Any:
         """The ASGI application."""
         routes = [
             Route(each.path, self._guarded(each), methods=[each.method]) for each in self.endpoints
@@ -103,7 +109,14 @@ class Service:
                 response = await handle(Request(scope, receive, send))
                 await response(scope, receive, send)
 
-        return Front(ServerErrorMiddleware(answer, self._mistaken), self)
+        inside: Any = ServerErrorMiddleware(answer, self._mistaken)
+        if self.settings.origins:
+            inside = CORSMiddleware(inside, self.settings.origins, **SHARED)
+        front: Any = Front(inside, self)
+        if self.settings.proxies:
+            networks = [str(ip_network(each, strict=False)) for each in self.settings.proxies]
+            front = ProxyHeadersMiddleware(front, networks)
+        return front
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -134,11 +147,10 @@ class Service:
             call.request, call.path, call.api = request, endpoint.path, endpoint.api
             call.patience = endpoint.patience or calls.PATIENCE
             try:
-                if self.ending:
-                    raise Problem(503, "the server is ending", seconds=1, close=True)
+                expect(not self.ending, 503, "the server is ending", seconds=1, close=True)
                 async with asyncio.timeout(call.patience) as limit:
                     return await self._handled(call, endpoint)
-            except (Problem, Full, TransductError, ClientDisconnect, TimeoutError) as error:
+            except (Problem, TransductError, ClientDisconnect, TimeoutError) as error:
                 if isinstance(error, TimeoutError) and not limit.expired():
                     raise
                 return endpoint.api.refusal(self._problem(call, error))
@@ -177,8 +189,6 @@ class Service:
             return error
         if isinstance(error, ClientDisconnect):
             return Problem(499, "the client has gone")
-        if isinstance(error, Full):
-            return Problem(429, str(error), seconds=error.seconds, close=error.close)
         if isinstance(error, TimeoutError):
             if call.reading:
                 late = f"the request was not sent within {call.patience:.0f} s; send it faster"
@@ -204,14 +214,6 @@ class Service:
         api: Api = request.scope["state"]["call"].api
         return api.refusal(Problem(500, "internal error; the server's log has the details"))
 
-    def address_of(self, connection: Any) -> str:
-        """The client of a connection, behind a trusted proxy that of its last request."""
-        peer = connection.client[0] if connection.client else ""
-        if not self.settings.proxies:
-            return peer
-        forwarded = [v.decode("latin-1") for k, v in connection.headers or [] if k == FORWARDED]
-        return self.settings.address(peer, forwarded)
-
     # what endpoints ask for
 
     def check_count(self, count: int) -> None:
@@ -220,10 +222,10 @@ class Service:
         Raises:
             TransductError: if it could not.
         """
-        if count > self.models.waiting:
-            raise TransductError(
-                f"found {count} inputs, at most {self.models.waiting} may wait; send fewer at once"
-            )
+        require(
+            count <= self.models.waiting,
+            f"found {count} inputs, at most {self.models.waiting} may wait; send fewer at once",
+        )
 
     async def ask(
         self,
@@ -276,8 +278,12 @@ class Service:
             follow: called with the beginning of the one translation, whenever more of it is known.
         """
         self.check_count(len(wanted.texts))
-        if not self.models.translators:
-            raise Problem(404, "no model here translates; send texts to /v1/predict", "model")
+        expect(
+            self.models.translators,
+            404,
+            "no model here translates; send texts to /v1/predict",
+            "model",
+        )
         served, pair = self.models.route_of_name(wanted.model)
         wanted = replace(wanted, options=self._with_terms(wanted.options))
         found = await self._sources(wanted, served, pair)

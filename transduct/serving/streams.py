@@ -12,7 +12,6 @@ from typing import Any
 
 from transduct.errors import TransductError, needing
 from transduct.serving import calls
-from transduct.serving.batcher import Full
 from transduct.serving.calls import Call
 from transduct.serving.requests import Problem
 
@@ -69,7 +68,7 @@ async def stream(call: Call, events: AsyncGenerator[Any, None], end: str = "") -
             yield _line(first)
             async for event in events:
                 yield _line(event)
-        except (Problem, Full, TransductError, TimeoutError) as error:
+        except (Problem, TransductError, TimeoutError) as error:
             text = str(error) or "not done in time; send less at once"
             yield _line(call.api.error(504 if isinstance(error, TimeoutError) else 400, text, None))
         finally:

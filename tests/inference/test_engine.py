@@ -159,6 +159,7 @@ def test_one_question_says_whether_a_search_is_captured(
     assert not captures(model, auto, asked), "on a CPU"
     assert not captures(model, replace(config, captured=False), asked)
     monkeypatch.setattr(engine, "device_of", lambda model: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert captures(model, auto, asked) == (not problem)
     monkeypatch.setattr(engine, "FAILED", {model})
     assert not captures(model, auto, asked)

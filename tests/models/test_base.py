@@ -58,5 +58,6 @@ def test_a_family_from_outside_is_captured_if_it_says_that_it_can_be(monkeypatch
         engine.captures(Own(), config)
     assert engine.captures(Able(), config)
     monkeypatch.setattr(engine, "device_of", lambda model: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     found = [engine.captures(kind(), DecodingConfig()) for kind in (Own, Able)]
     assert found == [False, True]

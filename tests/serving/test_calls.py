@@ -24,7 +24,7 @@ def client():
         (calls.JSON, b"{", 400, "the request is not valid JSON: "),
         (calls.JSON, b"\xff", 400, "the request is not valid JSON: "),
         (calls.JSON, b'{"q": NaN}', 400, "NaN is not a number"),
-        (calls.JSON, b"[]", 400, "the request is a JSON list, expected an object"),
+        (calls.JSON, b"[]", 400, "the request is JSON, but no object; send names and "),
         (calls.JSON, b"[" * 100_000, 400, "the request is not valid JSON: "),
         (calls.JSON, b'{"q": 1}', 400, "the request: 'q' must be text"),
         (f"{calls.JSON}; charset=latin-1", b"{}", 415, "the charset is 'latin-1'; send UTF-8"),
@@ -66,7 +66,7 @@ def test_a_server_that_ends_says_so(monkeypatch):
         service.ending = True
         said, headers = client.refused("/predict", {"inputs": ["a"]}, 503)
     assert (said, headers["Retry-After"], headers["Connection"]) == (
-        "the server is ending",
+        "the server is ending; ask it again in a second",
         "1",
         "close",
     )

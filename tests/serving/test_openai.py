@@ -213,7 +213,9 @@ def test_language_models_continue_and_encoders_give_vectors(family_of, tmp_path,
         with pytest.raises(openai.BadRequestError, match="a chat begins with a user") as refused:
             asks.chat.completions.create(**{**chat, "messages": USER[1:] * 2})
         assert refused.value.param == "messages"
-        with pytest.raises(openai.BadRequestError, match="has no encoder alone"):
+        with pytest.raises(
+            openai.BadRequestError, match="gives no vectors; choose a model with an encoder alone"
+        ):
             asks.embeddings.create(model="gpt", input="a")
     model = loaded("masked tokens")
     with serving(service_of(model, "bert")) as client, asks_of(client) as asks:

@@ -43,7 +43,7 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
         "top_p": None,
     }
     assert checked_options(options) == options
-    with pytest.raises(TransductError, match="seed is a int, expected a number or a short word"):
+    with pytest.raises(TransductError, match=r"seed is 1.*, expected a number or a short word"):
         checked_options({"seed": 10**40})
     with pytest.raises(
         TransductError, match="found 60 options, more than there are; leave out those"
@@ -61,8 +61,8 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
         ({"max_length": 2001}, "max_length is 2001, must be from 1 to 2000"),
         ({"self": 1}, "'self' is not an option; leave it out"),
         ({"workers": 9}, "'workers' is reserved for the server's operator; leave it out"),
-        ({"top_k": [1]}, "top_k is a list, expected a number or a short word"),
-        ({"top_k": 10**99}, "top_k is a int, expected a number or a short word"),
+        ({"top_k": [1]}, "top_k is [1], expected a number or a short word"),
+        ({"top_k": 10**99}, f"top_k is 1{39 * '0'}, expected a number or a short word"),
         ({"temperature": 1e3}, "temperature is 1000.0, must be between -100.0 and 100.0"),
         ({"temperature": 10**39}, f"temperature is {10**39}, must be between -100.0"),
     ],

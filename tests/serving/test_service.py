@@ -489,11 +489,16 @@ def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(famil
             )
         said, _ = client.refused("/predict", b"no picture", 400, kind="image/png")
         assert said.startswith("the picture: ")
-        for query, wrong in (("[1,2]", "list"), ("0x" + "f" * 99, "str"), ("[" * 9_000, "str")):
+        for query, wrong in (
+            ("[1,2]", "[1, 2]"),
+            ("0x" + "f" * 99, "'0xfff"),
+            ("[" * 9_000, "'[["),
+        ):
             said, _ = client.refused(
                 f"/predict?threshold={query}", png(bar("across", 1, SIDE)), 400, kind="image/png"
             )
-            assert said == f"threshold is a {wrong}, expected a number or a short word"
+            assert said.startswith(f"threshold is {wrong}")
+            assert said.endswith(", expected a number or a short word")
         said, _ = client.refused(
             "/predict?workers=3", png(bar("across", 1, SIDE)), 400, kind="image/png"
         )

@@ -218,7 +218,7 @@ class Tokenizer:
         """Write the tokenizer in the library's format, which other tools read too."""
         path.write_text(self.text, encoding="utf-8")
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         match self._library.model:
             case models.WordLevel() | models.BPE(ignore_merges=True):
@@ -327,7 +327,10 @@ class Tokenizer:
         """The text of each list of ids, without special tokens; on one line, except for the kinds
         that keep white space."""
         with panics_as_errors("the tokenizer"):
-            texts = self._library.decode_batch(sequences)
+            if len(sequences) == 1:  # which needs no other threads
+                texts = [self._library.decode(sequences[0])]
+            else:
+                texts = self._library.decode_batch(sequences)
         if self.kind in ("verbatim", "byte"):
             return list(texts)
         return [text.replace("\n", " ") for text in texts]

@@ -155,7 +155,9 @@ def answered(
 
 def device_of(model: Any) -> torch.device:
     """The device of a model's weights."""
-    device: torch.device = next(model.parameters()).device
+    # `parameters` would name each module on the way, which takes longer than to plan a text.
+    weights = (each for part in model.modules() for each in vars(part)["_parameters"].values())
+    device: torch.device = next(each for each in weights if each is not None).device
     return device
 
 

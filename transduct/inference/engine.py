@@ -52,7 +52,9 @@ def captures(model: Any, config: DecodingConfig, sentences: Sequence[Sentence] =
         ValueError: it is asked for and cannot be.
     """
     # The device first: on a CPU nothing else is asked and nothing is imported.
-    if config.captured == "auto" and (device_of(model).type != "cuda" or model in FAILED):
+    if config.captured == "auto" and (
+        not torch.cuda.is_initialized() or device_of(model).type != "cuda" or model in FAILED
+    ):
         return False
     problem = config.captured and _uncaptured(model, config, sentences)
     if problem and config.captured is True:

@@ -20,13 +20,14 @@ import torch
 
 from transduct.decoding.sampling import draw, generators
 from transduct.decoding.search import Hypothesis, LengthRule, length_penalty
-from transduct.inference.batches import device_of, encode
+from transduct.inference.batches import encode
 from transduct.inference.fused import fused_decoder, is_packed
 from transduct.inference.settings import PAGE, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.cpu_running import STOPPING, Cells, Finished, Source
 from transduct.kernels.cpu_search import WIDEST_BEAM
 
+CPU = torch.device("cpu")
 WITHIN = np.arange(PAGE, dtype=np.int32)
 MEMORY = 1 << 28  # bytes of all pages
 ROWS = 512  # the most rows of a step
@@ -69,7 +70,7 @@ class Running:
         pages, attention = _pages(decoder), decoder[0].cross_attention
         sizes = attention.num_kv_heads, attention.d_k, attention.d_v
         # A proxy, so that an idle batch does not keep its model alive.
-        self.model, self.layers = weakref.proxy(model), list(decoder)
+        self.model, self.decoder, self.layers = weakref.proxy(model), decoder, list(decoder)
         self.all: dict[Sentence, _Active] = {}
         self.cells = Cells(
             *(decoder.packed, model.output_table.packed, pages * PAGE, ROWS, sizes),
@@ -85,6 +86,10 @@ class Running:
         """How many pages hold keys and values."""
         return self.pages - len(self.free)
 
+    def suits(self, sentence: Sentence) -> bool:
+        """Whether it can search for a sentence."""
+        return _suits(sentence, self.decoder, self.pages)
+
     def takes(self, sentence: Sentence, pages: int = 0, rows: int = 0) -> bool:
         """Whether it fits now, beside others that are about to join, of so many pages and rows."""
         return sentence.pages + pages <= len(self.free) and (
@@ -96,8 +101,7 @@ class Running:
         if not sentences:
             return
         with torch.inference_mode():
-            device = device_of(self.model)
-            memory, _ = encode(self.model, [one.source for one in sentences], device)
+            memory, _ = encode(self.model, [one.source for one in sentences], CPU)
             joining = [self._active(one) for one in sentences]
             cells = np.concatenate([cells for _, cells in joining])
             for number, layer in enumerate(self.layers):
@@ -309,19 +313,23 @@ def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
     decoder: Any = fused_decoder(model)
     return (
         decoder is not None
-        and all(
-            one.beam <= WIDEST_BEAM
-            and one.config.captured is not True
-            and not (one.config.no_repeat or one.phrases or one.constrain or one.narrow)
-            and one.limit <= decoder.packed.longest
-            and one.pages <= _pages(decoder)
-            for one in sentences
-        )
+        and all(_suits(one, decoder, _pages(decoder)) for one in sentences)
         and all(
             is_packed(part)
             for layer in decoder
             for part in (layer.cross_attention.key, layer.cross_attention.value)
         )
+    )
+
+
+def _suits(one: Sentence, decoder: Any, pages: int) -> bool:
+    """Whether a running batch of so many pages can search for a sentence."""
+    return (
+        one.beam <= WIDEST_BEAM
+        and one.config.captured is not True
+        and not (one.config.no_repeat or one.phrases or one.constrain or one.narrow)
+        and one.limit <= decoder.packed.longest
+        and one.pages <= pages
     )
 
 

@@ -327,8 +327,8 @@ class Translator(Predictor):
         # All checks come before any work: an answer of a minute must not end in an error.
         starts = [] if prefixes is None else self._prefixes(texts, prefixes)
         own = self.decoding
-        if "captured" not in options:  # the model's own setting refuses nothing a call asks for
-            own = replace(own, captured=own.captured and "auto")
+        if own.captured is True and "captured" not in options:
+            own = replace(own, captured="auto")  # which refuses nothing that a call asks for
         decoding = asked_for(own, options, n_best)
         require(
             n_best <= decoding.beam,

@@ -106,6 +106,7 @@ class Batcher:
         self._requests: dict[Ticket, _Request] = {}
         self._changed = threading.Condition()  # guards the two above
         self._news, self._stopped = False, False
+        self._waking, self._inputs = False, 0  # of all requests; both only the loop changes
         # of each model, by kind; not kept alive, so that one that is unloaded leaves the memory
         self._batches: WeakKeyDictionary[Any, dict[type[Batch], Batch]] = WeakKeyDictionary()
         # what takes part in a running batch, and what waits until it fits
@@ -172,8 +173,9 @@ class Batcher:
                 work itself.
         """
         self.check(job.inputs)
-        room = self.most + (self.most // 10 if job.inputs <= self.most // 100 else 0)
-        if self.waiting + job.inputs > room:
+        places = self.most + (self.most // 10 if job.inputs <= self.most // 100 else 0)
+        # Few of the inputs here wait, but to count these takes longer.
+        if self._inputs + job.inputs > places and self.waiting + job.inputs > places:
             raise Full(self.advice)
         if not job.pieces:
             return []
@@ -182,13 +184,23 @@ class Batcher:
         with self._changed:
             ticket = self._queue.add(client, job.kind, job.costs)
             self._requests[ticket] = request
-            self._tell()
-            self._changed.notify()
+        self._inputs += job.inputs
+        if not self._waking:  # once for all requests that the loop reads together
+            self._waking = True
+            self._loop.call_soon(self._wake)
         try:
             return await request.answer
         finally:
+            self._inputs -= job.inputs
             with self._changed:
                 self._forget(ticket)
+
+    def _wake(self) -> None:
+        """Let the thread that works see what has been asked."""
+        self._waking = False
+        with self._changed:
+            self._tell()
+            self._changed.notify()
 
     async def run(self) -> None:
         """Answer requests until cancelled."""
@@ -261,8 +273,10 @@ class Batcher:
                 one, model = request.job.sentences[piece], request.job.model
                 if request.follow is not None:
                     one.follow = partial(self._soon, request.follow, piece)
-                kind = running_batch(model, one)
                 kinds = self._batches.setdefault(model, {})
+                known = kinds.get(Running)  # what the model can do is not asked again
+                suits = isinstance(known, Running) and known.suits(one)
+                kind = Running if suits else running_batch(model, one)
                 batch = kinds[kind] = kinds.get(kind) or kind(model)
                 pages, rows = used.get(batch, (0, 0))
                 if not batch.takes(one, pages, rows):
@@ -424,9 +438,10 @@ class Batcher:
 
     def _forget(self, ticket: Ticket) -> None:
         """Take a request out; the lock is held."""
-        self._requests.pop(ticket, None)
+        request = self._requests.pop(ticket, None)
         self._queue.cancel(ticket)
-        self._tell()
+        if request is not None and request.missing:
+            self._tell()
 
     def _tell(self) -> None:
         """Let the thread that works see that something has changed; the lock is held."""

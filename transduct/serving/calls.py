@@ -33,6 +33,7 @@ LARGEST, HELD = 16 << 20, 256 << 20
 # the most bytes of any other body, and the memory per byte once it is parsed
 LARGEST_JSON, WEIGHT = 2 << 20, 32
 PATIENCE = 60.0  # seconds that a request may take
+UNWATCHED = 0.25  # seconds of work until it is watched whether the client is still there
 JSON, FORM, MULTIPART = (
     "application/json",
     "application/x-www-form-urlencoded",
@@ -255,16 +256,24 @@ class Call:
         """
         here = asyncio.current_task()
         assert here is not None
-        watcher = asyncio.create_task(self._watch(here))
+        watchers: list[asyncio.Task[None]] = []
+
+        def watch() -> None:
+            watchers.append(asyncio.create_task(self._watch(here)))
+
+        # Later, because most answers come sooner, and a task for each takes time.
+        timer = asyncio.get_running_loop().call_later(UNWATCHED, watch)
         try:
             return await work
         except asyncio.CancelledError:
-            if not watcher.done():
+            if not any(each.done() for each in watchers):
                 raise
             here.uncancel()
             raise ClientDisconnect from None
         finally:
-            watcher.cancel()
+            timer.cancel()
+            for each in watchers:
+                each.cancel()
 
     async def _watch(self, work: "asyncio.Task[Any]") -> None:
         """Cancel some work once the client disconnects."""
@@ -336,7 +345,7 @@ class Call:
             raise TransductError(f"the request is not {what}: {error}") from error
         require(
             isinstance(found, dict),
-            f"the request is a JSON {type(found).__name__}, expected an object",
+            "the request is JSON, but no object; send names and values in braces",
         )
         for name, value in found.items():
             # too many inputs are rejected before their texts are checked

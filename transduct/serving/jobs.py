@@ -1,7 +1,7 @@
 """Requests, cut into pieces of work before they queue, each with its cost in tokens."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ class Job:
         hear: called there with the number of a piece and its new tokens, by a running batch.
     """
 
-    kind: str
+    kind: Hashable
     inputs: int
     pieces: Sequence[Any]
     costs: Sequence[int]
@@ -55,7 +55,9 @@ class Job:
     hear: Callable[[int, list[int]], None] | None = None
 
     @classmethod
-    def of_inputs(cls, kind: str, inputs: Sequence[Any], costs: Sequence[int], work: Call) -> "Job":
+    def of_inputs(
+        cls, kind: Hashable, inputs: Sequence[Any], costs: Sequence[int], work: Call
+    ) -> "Job":
         """Each input is one piece, and the output is its answer."""
         return cls(kind, len(inputs), inputs, costs, range(len(inputs)), work, tokens=sum(costs))
 
@@ -122,7 +124,7 @@ def translation(
     sentences, decoding = model.sentences(pieces, plan.decoding), plan.decoding
     piece_of = dict(zip(sentences, pieces, strict=True))
     return Job(
-        f"translate {any(prefixes or [])} {plan.decoding}",  # prefixes make a slower search
+        ("translate", any(prefixes or []), plan.decoding),  # prefixes make a slower search
         len(texts),
         pieces,
         [(2 * len(each.ids) + len(each.start) + BESIDE) * plan.decoding.beam for each in pieces],

@@ -129,7 +129,11 @@ async def languages(call: Call, _: Any) -> Response:
 
 async def suggest(call: Call, body: Suggest) -> Response:
     """Keep a better translation, if the operator named a file for them."""
-    expect(call.service.suggestions, 403, "this server takes no suggestions")
+    expect(
+        call.service.suggestions,
+        403,
+        "this server takes no suggestions; its operator can: serve --suggestions FILE",
+    )
     line = json.dumps(body.model_dump(), ensure_ascii=False)
     expect(
         len(line) <= LONGEST_SUGGESTION,
@@ -213,7 +217,7 @@ async def download_file(call: Call, _: Any) -> Response:
     name = call.request.path_params["id"]
     content = await asyncio.to_thread(call.service.downloads.find, name)
     if content is None:
-        raise Problem(404, "no such file, or it is older than an hour")
+        raise Problem(404, "no such file, or it is older than an hour; translate it again")
     kind = guess_type(name)[0] or BYTES
     return Response(content, media_type=kind, headers={"Content-Disposition": "attachment"})
 

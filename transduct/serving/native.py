@@ -296,7 +296,10 @@ def _one(call: Call, body: InLanguages, texts: Sequence[str]) -> tuple[Served, d
     if source and target:
         [step, *more] = models.route(source, target, served)
         expect(
-            not more, 400, f"no one model translates {source}-{target}; take one that does", "to"
+            not more,
+            400,
+            f"no single model translates {source}-{target}; name a pair that one has",
+            "to",
         )
         served = step.served
     served = served or models.named(None, "translate")

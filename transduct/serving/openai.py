@@ -184,13 +184,15 @@ async def _write(
     expect(
         served.reads == "text" and not served.paints,
         400,
-        f"'{served.name}' does not write texts from texts",
+        f"'{served.name}' makes no text of a text; choose another model",
         "model",
     )
     call.service.charge(call, prompts)
     if served.task == CONTINUES:
         return await _continue(call, served, body, prompts, most, logs, follow)
-    expect(logs is None, 400, "this model gives no log-probabilities", "logprobs")
+    expect(
+        logs is None, 400, "this model gives no log-probabilities; leave logprobs out", "logprobs"
+    )
     written = []
     asked = call.service.ask(call, served, "predict", prompts, body.options)
     for output in without_errors(await asked):
@@ -497,7 +499,7 @@ async def embeddings(call: Call, body: Embeddings) -> Response:
     expect(
         served.hosted is None or "embed" in served.hosted.model.verbs,
         400,
-        f"'{served.name}' has no encoder alone, so it gives no vectors",
+        f"'{served.name}' gives no vectors; choose a model with an encoder alone",
         "model",
     )
     _refuse(body, {"dimensions": "the vectors have the width of the model; leave dimensions out"})
@@ -517,7 +519,12 @@ async def embeddings(call: Call, body: Embeddings) -> Response:
 async def transcribe(call: Call, body: Transcription) -> Response:
     """What is said in a sound."""
     served = call.service.models.named(body.model)
-    expect(served.reads == "sound", 400, f"'{served.name}' does not read sounds", "model")
+    expect(
+        served.reads == "sound",
+        400,
+        f"'{served.name}' does not read sounds; choose one that does",
+        "model",
+    )
     expect(
         body.response_format in ("json", "text", "verbose_json"),
         400,

@@ -111,7 +111,7 @@ def checked_options(options: dict[str, Any]) -> dict[str, Any]:
         require(name not in OURS, f"'{name}' is reserved for the server's operator; leave it out")
         require(
             isinstance(value, str | int | float | None) and len(str(value)) <= LONGEST_WORD,
-            f"{name:.40} is a {type(value).__name__}, expected a number or a short word",
+            f"{name:.40} is {value!r:.40}, expected a number or a short word",
         )
         if name in MOST and (not isinstance(value, int) or isinstance(value, bool)):
             found = f"the text '{value}'" if isinstance(value, str) else repr(value)

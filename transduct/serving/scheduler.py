@@ -5,7 +5,7 @@ clock or thread. Costs are in tokens.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 ALIKE = 3  # pieces share a slice if none costs more than this many times another
@@ -25,7 +25,7 @@ class Ticket:
     """
 
     client: str
-    kind: str
+    kind: Hashable
     costs: Sequence[int]
     number: int
     spent: float
@@ -86,7 +86,7 @@ class Scheduler:
         """The tickets that are not done."""
         return [ticket for client in self._clients.values() for ticket in client.tickets]
 
-    def add(self, client: str, kind: str, costs: Sequence[int]) -> Ticket:
+    def add(self, client: str, kind: Hashable, costs: Sequence[int]) -> Ticket:
         """Queue a request. It has a piece at least, and each costs a token at least: who pays
         nothing would have all turns."""
         assert min(costs) > 0
@@ -106,8 +106,10 @@ class Scheduler:
         """
         waiting = [
             ticket
-            for ticket in self.tickets
-            if ticket.waits and (within is None or self._interrupts(ticket, within))
+            for client in self._clients.values()
+            for ticket in client.tickets
+            if ticket.begun < len(ticket.costs)
+            and (within is None or self._interrupts(ticket, within))
         ]
         first = next(self._in_turn(waiting), None)
         if first is None:

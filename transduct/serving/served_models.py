@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count, permutations
 from pathlib import Path
 from typing import Any
@@ -207,9 +208,10 @@ class Models:
         """The models that translate."""
         return [each for each in self.every if each.translates]
 
-    @property
+    @cached_property
     def pairs(self) -> dict[Pair, Served]:
-        """Each pair of languages, and the first model that has it."""
+        """Each pair of languages, and the first model that has it. Kept until models are read
+        again: some have ten thousand pairs."""
         found: dict[Pair, Served] = {}
         for each in self.translators:
             for pair in sorted(each.pairs):
@@ -402,6 +404,7 @@ class Models:
         for each in self.every:
             try:
                 changed = each.path is not None and each.read()
+                vars(self).pop("pairs", None)
                 if not changed or each.hosted is None:
                     continue
                 async with self._loading:

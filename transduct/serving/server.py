@@ -1,6 +1,7 @@
 """`transduct serve`: listening for requests and shutting down gracefully."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -27,6 +28,7 @@ with needing("serve"):
 
 OTHER_FILES = 100  # that are open beside the connections
 LONGEST_GRACE = 600.0  # seconds
+COLLECTION = 20_000, 20, 20  # objects, and collections, until garbage is looked for
 
 
 class Server(uvicorn.Server):
@@ -94,6 +96,7 @@ def serve(
     )
     with without_collection():
         service = service_of(models, allow_host=hosts, **settings)
+    gc.set_threshold(*COLLECTION)
     config = uvicorn.Config(
         service.application(),
         log_level="error",  # warnings are about requests that are not HTTP

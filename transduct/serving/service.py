@@ -147,7 +147,13 @@ class Service:
             call.request, call.path, call.api = request, endpoint.path, endpoint.api
             call.patience = endpoint.patience or calls.PATIENCE
             try:
-                expect(not self.ending, 503, "the server is ending", seconds=1, close=True)
+                expect(
+                    not self.ending,
+                    503,
+                    "the server is ending; ask it again in a second",
+                    seconds=1,
+                    close=True,
+                )
                 async with asyncio.timeout(call.patience) as limit:
                     return await self._handled(call, endpoint)
             except (Problem, TransductError, ClientDisconnect, TimeoutError) as error:

@@ -98,7 +98,7 @@ def test_what_is_drawn_is_what_the_tables_say(reader, page_model, page_server):
     weights = page_model.attention(TEXT)[page_model.attention_names[-1]].numpy()
     for head, square in enumerate(reader.all(".smalls canvas")[:-1]):
         drawn = weights[head] / weights[head].max()
-        reader.until(lambda: np.allclose(ink(reader, square, *drawn.shape), drawn, atol=0.01))  # noqa: B023
+        reader.until(lambda s=square, d=drawn: np.allclose(ink(reader, s, *d.shape), d, atol=0.01))
     said = float(re.findall(r"weight of (\S+)", reader.wait(".large output").text)[-1])
     assert said == pytest.approx(weights[1, 0].max(), abs=6e-4)
     most = (

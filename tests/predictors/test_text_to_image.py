@@ -12,10 +12,7 @@ from tests.models.test_dalle import BEGIN, PLACES, SIDE, WORDS, logits_of, tiny_
 from tests.refusals import refusal
 from transduct.data.captioned_images import Examples
 from transduct.data.tokenizer import Tokenizer
-from transduct.evaluation.bootstrap import of_examples
-from transduct.evaluation.classification import mcnemar
 from transduct.predictors import text_to_image
-from transduct.predictors.base import Report
 from transduct.predictors.image_codes import codes_of
 from transduct.predictors.text_to_image import Painter, PaintingConfig
 
@@ -130,22 +127,6 @@ def test_scores_of_pictures_and_captions(made):
     assert scenes.scores["attributes_right"] == 0.0
     assert scenes.details["p_values"] == {"attributes_right": 1.0}
     assert scenes.details["attributes_right"]["interval"][0] == 0.0
-
-
-def test_a_model_is_compared_with_another(made):
-    """Whose pictures are all as they should be, where of this one's the second half is."""
-    ours, other = (Painter(made.model, made.tokenizer, made.decoding) for _ in range(2))
-    half, asked = [False] * 10 + [True] * 10, []
-    reports = [
-        Report({}, right={"attributes_right": of_examples(half)}),
-        Report({"psnr": 7.0}, right={"attributes_right": of_examples([True] * 20)}),
-    ]
-    ours.measured = lambda *_: reports[0]
-    other.measured = lambda _, options: asked.append(options) or reports[1]
-    details = ours.evaluate(None, against=other, samples=3).details
-    assert asked == [{"samples": 3}]
-    assert details["against"] == {"psnr": 7.0}
-    assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
 
 
 def test_no_more_is_read_together_than_the_call_says(made, monkeypatch):

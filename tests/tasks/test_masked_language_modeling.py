@@ -107,7 +107,7 @@ def test_the_share_to_predict_is_the_recipe_s_in_training_and_after(tmp_path):
         assert len(batch.places) == 4 * len(batch.segments), "of two lines of four words"
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0}, task.evaluate(model.eval()))
     loaded = predictors_base.load(tmp_path / "model")
-    assert loaded.share == 0.5
+    assert loaded.mask_rate == 0.5
     assert loaded.evaluate(stanzas(4, 2)).scores == pytest.approx(task.evaluate(model).scores)
 
 

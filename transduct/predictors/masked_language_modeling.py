@@ -3,7 +3,7 @@
 Let N be the tokens of a batch, B its sequences, K its masked tokens, V the tokenizer's vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +27,7 @@ from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import require
 from transduct.evaluation.bootstrap import Ratio
-from transduct.inference.batches import device_of, in_batches, shared
+from transduct.inference.batches import answered, device_of
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -47,6 +47,7 @@ MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a mod
 IGNORED = -100  # the target that PyTorch's cross-entropy leaves out
 BATCH_TOKENS = 8192  # the most tokens in a batch outside training
 SUBSTITUTE = "\x1a"  # the control character SUB, which no text contains, stands for a mask
+
 # the score that belongs to each term of the loss
 SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}
 
@@ -159,35 +160,28 @@ class MaskedLanguageModel(TextModel):
         with_options(NoOptions(), options)
         check_inputs(inputs)
         tell_unknown(inputs, self.unknown)
-        outputs, device = list(inputs), device_of(self.model)
-        asked = [number for number, text in enumerate(inputs) if MASK in text]
-        rows = []
-        for number in asked:
-            with of_input(number):
-                rows.append(self._masked(inputs[number]))
-                check_lengths([rows[-1][0]], self.max_length - 2)
-        for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
-            tokens, types, segments, _ = encoder_input(
-                [rows[i][0] for i in batch], None, self.max_length
-            )
-            places = torch.tensor(
-                [
-                    start + 1 + place
-                    for start, i in zip(segments.offsets.tolist(), batch)
-                    for place in rows[i][1]
-                ]
-            )
-            read = (each.to(device) for each in (tokens, types, segments))
-            logits = self.model.masked_logits(
-                self.model.encode(*read).index_select(0, places.to(device))
-            )
+        rows, device = list[tuple[list[int], list[int]]](), device_of(self.model)
+        for number, text in enumerate(inputs):
+            if MASK in text:
+                with of_input(number):
+                    rows.append(self._masked(text))
+                    check_lengths([rows[-1][0]], self.max_length - 2)
+
+        def filled(numbers: list[int]) -> list[str]:
+            ids, masks = zip(*(rows[i] for i in numbers))
+            tokens, types, segments, _ = encoder_input(ids, None, self.max_length)
+            starts = zip(segments.offsets.tolist(), masks)
+            places = torch.tensor([start + 1 + mask for start, each in starts for mask in each])
+            x = self.model.encode(*(each.to(device) for each in (tokens, types, segments)))
+            logits = self.model.masked_logits(x.index_select(0, places.to(device)))
             require_finite(logits)
             first = Tokenizer.END + 1
             tokens[places] = first + logits[:, first : self.tokenizer.size].argmax(-1).cpu()
-            filled = [row[1:-1].tolist() for row in torch.split(tokens, segments.lengths.tolist())]
-            for i, text in zip(batch, self.tokenizer.decode(filled), strict=True):
-                outputs[asked[i]] = text.replace("\n", " ")
-        return outputs
+            written = torch.split(tokens, segments.lengths.tolist())
+            return self.tokenizer.decode([row[1:-1].tolist() for row in written])
+
+        texts = iter(answered(filled, [len(ids) + 2 for ids, _ in rows], BATCH_TOKENS))
+        return [next(texts).replace("\n", " ") if MASK in text else text for text in inputs]
 
     def check_against(self, other: "MaskedLanguageModel", data: Sequence[str]) -> None:
         super().check_against(other, data)
@@ -272,38 +266,40 @@ class MaskedLanguageModel(TextModel):
         ids, second, unrelated = self._examples(data)
         masking = Masking(self.mask_rate, self.tokenizer.size, MEASURING_SEED, 0)
 
-        def answered(batches: Sequence[list[int]]) -> Iterator[tuple[float, dict[str, Any]]]:
-            for numbers in batches:
-                first, others = ([side[i] for i in numbers] for side in (ids, second))
-                following = others if self.in_pairs else None, unrelated[numbers]
-                batch = make_batch(numbers, first, *following, masking, self.max_length)
-                read, nats, found = batch.to(device_of(self.model)), 0.0, dict[str, Any]()
-                for term, (logits, expected) in answers(self.model, read).items():
-                    require_finite(logits)
-                    examples = np.array(numbers)
-                    if term == "tokens":
-                        nats = float(F.cross_entropy(logits, expected, reduction="sum"))
-                        examples = examples[batch.segments.sequence[batch.places].numpy()]
-                    found[SCORES[term]] = examples, (logits.argmax(-1) == expected).cpu().numpy()
-                yield nats, found
+        def scored(numbers: list[int]) -> np.ndarray:
+            """Of each example its nats, its masked tokens that are right, how many are masked, and
+            whether its pair is right: (examples, 4)."""
+            first, others = ([side[i] for i in numbers] for side in (ids, second))
+            following = others if self.in_pairs else None, unrelated[numbers]
+            batch = make_batch(numbers, first, *following, masking, self.max_length)
+            found = answers(self.model, batch.to(device_of(self.model)))
+            require_finite(*(logits for logits, _ in found.values()))
+            right = {
+                term: logits.argmax(-1) == expected for term, (logits, expected) in found.items()
+            }
+            nats = F.cross_entropy(*found["tokens"], reduction="none")
+            examples = batch.segments.sequence[batch.places].numpy()
+            columns = [
+                np.bincount(examples, each.double().cpu().numpy(), len(numbers))
+                for each in (nats, right["tokens"], torch.ones(len(examples)))
+            ]
+            pairs = right.get("pairs", torch.zeros(len(numbers)))
+            return np.stack([*columns, pairs.double().cpu().numpy()], 1)
 
-        nats, right = 0.0, dict[str, Ratio]()
         sizes = [len(a) + len(b) for a, b in zip(ids, second)]
-        for more, found in shared(answered, [*in_batches(sizes, BATCH_TOKENS)]):
-            nats += more
-            for name, (examples, correct) in found.items():
-                score = right.setdefault(name, Ratio(np.zeros(len(second)), np.zeros(len(second))))
-                np.add.at(score.parts, examples, correct)
-                np.add.at(score.wholes, examples, 1)
-        masked = int(right["masked_accuracy"].wholes.sum())
+        nats, tokens, masked, pairs = np.array(answered(scored, sizes, BATCH_TOKENS)).T
+        right = {SCORES["tokens"]: Ratio(tokens, masked)}
+        if self.in_pairs:
+            right[SCORES["pairs"]] = Ratio(pairs, np.ones(len(pairs)))
         scores = {name: score.score for name, score in right.items()}
         free = self.max_length - (3 if self.in_pairs else 2)
         details = {
             **{name: {"interval": score.interval()} for name, score in right.items()},
-            "masked": masked,
+            "masked": int(masked.sum()),
             "empty": len(data) - len(ids),
             "cut": sum(size > free for size in sizes),
             "samples": self._samples(data),
         }
         lower = frozenset({"nats_per_token"})
-        return Report({"nats_per_token": nats / masked, **scores}, details, [], lower, right)
+        per_token = float(nats.sum() / masked.sum())
+        return Report({"nats_per_token": per_token, **scores}, details, [], lower, right)

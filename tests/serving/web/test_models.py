@@ -68,6 +68,22 @@ def test_a_text_gets_a_label_for_each_word(page_of):
     reader.check()
 
 
+# Collects what an element says meanwhile.
+SEEN = """window.seen = new Set(); new MutationObserver(() => {
+  const one = document.querySelector("SELECTOR"); if (one) seen.add(one.textContent)})
+  .observe(document.body, {subtree: true, childList: true, characterData: true});"""
+# A server that writes a word at a time.
+ONE_BY_ONE = """const line = text => new TextEncoder().encode(
+  "data: " + JSON.stringify({choices: [{text}]}) + String.fromCharCode(10, 10));
+  window.fetch = async () => new Response(new ReadableStream({async start(stream) {
+    for (const text of ["one ", "two ", "three"]) {
+      stream.enqueue(line(text));
+      await new Promise(go => setTimeout(go, 200));
+    }
+    stream.close();
+  }}))"""
+
+
 def test_a_text_goes_on_as_it_is_written(page_of):
     _, client, reader = page_of("gpt")
     reader["textarea"].send_keys("to be ")
@@ -83,6 +99,11 @@ def test_a_text_goes_on_as_it_is_written(page_of):
     reader.check()
     reader.wait(".row .chip", "Keep this").click()
     reader.until(lambda: "to be " + expected["text"] == reader["textarea"].get_attribute("value"))
+    reader.run(SEEN.replace("SELECTOR", ".answer") + ONE_BY_ONE)
+    reader.wait(".row .chip", "Go on").click()
+    reader.wait(".answer", "one two three")
+    ends = [each.rpartition(expected["text"])[2] for each in reader.run("return [...seen]")]
+    assert {"one ", "one two "} <= {*ends}  # it is shown as it is written
 
 
 def test_a_masked_word_is_filled_in(page_of):
@@ -257,15 +278,11 @@ def test_a_picture_is_rebuilt_from_its_codes(page_of, tmp_path):
 def test_a_picture_is_painted_and_its_parts_show_their_words(page_of):
     model, _, reader = page_of("text to image")
     reader["textarea"].send_keys("a red circle")
-    reader.run(
-        """window.drawn = new Set(); new MutationObserver(() => {
-          const code = document.querySelector(".drawing"); if (code) drawn.add(code.textContent)})
-          .observe(document.body, {subtree: true, childList: true, characterData: true})"""
-    )
+    reader.run(SEEN.replace("SELECTOR", ".drawing"))
     reader.wait(".row .chip", "Paint").click()
     reader.wait(".pixels")
     reader.wait(".bars")
-    assert any(each.startswith("code ") for each in reader.run("return [...drawn]"))
+    assert any(each.startswith("code ") for each in reader.run("return [...seen]"))
     assert not reader.all(".drawing")
     panels = model.attention("a red circle", seed=1).panels()
     for cell in (0, 3):

@@ -69,6 +69,8 @@ def test_every_state_is_usable_by_all(reader, language, width, dark):
     assert reader.run("return document.documentElement.lang") == language
     reader.check()
     translated(reader, fragment="", language=language, width=width, dark=dark)
+    source, target = (each.rect for each in reader.all(".pane"))
+    assert (target["y"] > source["y"] + 100) == (width < 600)  # below it on a phone
     reader.run("document.querySelector('.below input').click()")
     reader.check()
     reader.wait(".word").click()
@@ -307,6 +309,7 @@ def test_by_keys_alone_another_word_is_chosen_and_taken_back(reader, page_server
     body = {"text": "a b c d", "target": before, "place": place, "from": "en"}
     found = page_server.post("/v1/alternatives", {**body, "target_language": "de"})["alternatives"]
     options = [each.text.replace("✓ ", "").split("\n") for each in reader.all("[role=option]")]
+    assert len(options) <= 8
     assert [each[0] for each in options] == [each["text"][place:].split()[0] for each in found]
     assert [each[1] for each in options] == [f"{100 * each['probability']:.1f} %" for each in found]
     other = next(n for n, each in enumerate(found) if each["text"] != before)
@@ -333,6 +336,25 @@ def test_languages_are_swapped_detected_and_in_the_address(reader):
     reader.open("#de/en/a%20b")
     assert reader.wait("textarea").get_attribute("value") == "a b"
     done(reader)
+
+
+def test_the_text_is_copied_linked_and_cleared(reader):
+    translated(reader, "a b c")
+    shown = reader.run("return document.querySelector('.output').innerText")
+    reader.run(
+        "window.copied = []; navigator.clipboard.writeText = async one => {copied.push(one)}"
+    )
+    reader["[aria-label=Copy]"].click()
+    reader.wait("[role=status]", "Copied")
+    reader["[aria-label='Copy link with this text']"].click()
+    reader.until(lambda: len(reader.run("return copied")) == 2)
+    assert reader.run("return copied") == [shown, f"{reader.driver.current_url}/a%20b%20c"]
+    reader["[aria-label='Clear text']"].click()
+    reader.until(lambda: not reader.run("return document.querySelector('.output').textContent"))
+    assert (
+        reader.run("const at = document.activeElement; return at.localName + at.value")
+        == "textarea"
+    )
 
 
 def sent_from(reader):
@@ -428,12 +450,15 @@ def test_files_come_back_translated(reader, page_server, tmp_path, width):
     assert reader.all(".job") == []
 
 
-def test_files_that_are_dropped_on_the_text_are_translated(reader):
+@pytest.mark.parametrize("kinds", [("dragover", "drop"), ("paste",)], ids=" ".join)
+def test_files_that_are_dropped_or_pasted_on_the_text_are_translated(reader, kinds):
     reader.open("#en/de")
     reader.run(
         """const data = new DataTransfer(); data.items.add(new File(["a b c"], "dropped.txt"));
-        for (const kind of ["dragover", "drop"])
+        const given = {bubbles: true, cancelable: true, dataTransfer: data, clipboardData: data};
+        for (const kind of arguments)
           document.querySelector("textarea").dispatchEvent(
-            new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: data}))"""
+            kind === "paste" ? new ClipboardEvent(kind, given) : new DragEvent(kind, given))""",
+        *kinds,
     )
     reader.wait(".job a", "Save dropped.de.txt")

@@ -195,8 +195,7 @@ def translating(setting: Setting) -> Measured:
                 weights = {name: each.detach() for name, each in known.named_parameters()}
                 as_source_side(weights)
                 model.load_state_dict(weights, strict=False)
-            pairs = real.batches(text.train, 32, seed)
-            small.train(model, pairs, steps, 2e-3, seed=seed)
+            small.train(model, real.batches(text.train, 32, seed), steps, 2e-3, seed=seed)
             about = {"data": CAPTIONS, "labels": count, "model": kind, "seed": seed}
             yield {**about, **real.scored(model, text)}
 

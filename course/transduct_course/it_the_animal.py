@@ -130,8 +130,7 @@ class Translated(NamedTuple):
 
 def data(setting: Setting) -> Translated:
     """The templates and, where there are any, short everyday sentences of common words."""
-    made = sentences(tested=False)
-    pairs = [(each.source, each.target) for each in made]
+    pairs = [(each.source, each.target) for each in sentences(tested=False)]
     words = sorted({word for pair in pairs for side in pair for word in side})
     texts: list[tuple[list[str], list[str]]] = []
     if setting.has("tatoeba_en_de"):
@@ -168,8 +167,7 @@ def measure(setting: Setting) -> Measured:
             return {"model": name, "seed": seed, **looked(model, known, test)}  # noqa: B023
 
         yield look("untrained")
-        steps = setting.pick(2000, 400, 3)
-        small.train(model, mixed(known, seed), steps, 2e-3, seed=seed)
+        small.train(model, mixed(known, seed), setting.pick(2000, 400, 3), 2e-3, seed=seed)
         yield look("trained")
 
 

@@ -56,8 +56,7 @@ class Rung(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (N, V)."""
-        logits: Tensor = self.output(hidden)
-        return logits
+        return self.output(hidden)
 
 
 def measure(setting: Setting) -> Measured:

@@ -52,8 +52,7 @@ def batch(source: str = SENTENCE, target: str = TRANSLATION) -> Batch:
 
 def pieces(ids: Tensor) -> list[str]:
     """The pieces of words of these ids."""
-    found: list[str] = translator().source_tokenizer.pieces(ids.tolist())
-    return found
+    return list(translator().source_tokenizer.pieces(ids.tolist()))
 
 
 @torch.no_grad()

@@ -17,7 +17,6 @@ import torch
 from transduct.data.lines import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.evaluation.text import corpus_scores
-from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.tasks.translation import Batch
 from transduct.training.distributed import Terms
 from transduct_course import small
@@ -58,8 +57,7 @@ def hidden_loss(model: Any, batch: small.Labelled) -> Terms:
     """The cross-entropy of the hidden words, by a BERT whose head is "masked"."""
     there = batch.labels >= 0
     x = model.encode(batch.tokens, torch.zeros_like(batch.tokens), batch.segments)
-    losses = label_smoothed_cross_entropy(model.masked_logits(x[there]), batch.labels[there], 0.0)
-    return {"labels": (losses.sum(), batch.counts["labels"], 1.0)}
+    return small.summed(model.masked_logits(x[there]), batch.labels[there], "labels")
 
 
 def short_pairs(paths: tuple[Path, Path], longest: int, most: int) -> Texts:

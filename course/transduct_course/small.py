@@ -154,8 +154,7 @@ def forced_logits(model: Any, batch: Batch) -> Tensor:
     """The logits at each place of the target, given the true tokens before it: (M, V)."""
     memory = model.encode(batch.source, batch.source_segments)
     hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-    logits: Tensor = model.logits(hidden)
-    return logits
+    return model.logits(hidden)
 
 
 def losses_by_token(model: Any, batch: Batch) -> Tensor:
@@ -278,5 +277,10 @@ def label_accuracy(model: Any, batch: Labelled) -> float:
 def of_labels(logits: Tensor, batch: Labelled) -> Terms:
     """The cross-entropy of the labels that there are, given all logits."""
     there = batch.labels >= 0
-    losses = label_smoothed_cross_entropy(logits[there], batch.labels[there], 0.0)
-    return {"labels": (losses.sum(), batch.counts["labels"], 1.0)}
+    return summed(logits[there], batch.labels[there], "labels")
+
+
+def summed(logits: Tensor, labels: Tensor, term: str) -> Terms:
+    """The cross-entropy of these labels as a term of a loss."""
+    losses = label_smoothed_cross_entropy(logits, labels, 0.0)
+    return {term: (losses.sum(), float(len(labels)), 1.0)}

@@ -25,7 +25,7 @@ from transduct.drawing.plots import page
 from transduct.drawing.svg import Picture
 from transduct.errors import MissingExtra
 from transduct.evaluation.text import token_error_rate
-from transduct.functional.losses import ctc_loss, label_smoothed_cross_entropy
+from transduct.functional.losses import ctc_loss
 from transduct.models import speech
 from transduct.predictors.speech_recognition import BLANK, Batch, make_batch
 from transduct.training.distributed import Terms
@@ -140,13 +140,9 @@ def spoken_loss(model: Any, batch: Batch) -> Terms:
     steps do not find where a digit is."""
     memory, frames = model.encode(batch.features, batch.frames)
     logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, frames))
-    losses = label_smoothed_cross_entropy(logits, batch.outputs, 0.0)
     aligned = ctc_loss(model.ctc(memory), frames, batch.text, batch.text_segments, BLANK)
-    counts = batch.counts
-    return {
-        "tokens": (losses.sum(), counts["tokens"], 1.0),
-        "ctc": (aligned.sum(), counts["ctc"], CTC),
-    }
+    tokens = small.summed(logits, batch.outputs, "tokens")
+    return {**tokens, "ctc": (aligned.sum(), batch.counts["ctc"], CTC)}
 
 
 @torch.inference_mode()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 Record = TypeVar("Record")
-# types in pydantic's words, and in ours; for the first three a text is told apart
+# types in pydantic's words, and in ours; for the first three an error says that a text was given
 TYPES = {
     "a valid integer": "a whole number",
     "a valid number": "a number",

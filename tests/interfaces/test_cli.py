@@ -1395,7 +1395,7 @@ def test_two_files_are_enough(program, tmp_path, monkeypatch):
         "model size tiny, 2,000 subwords, 2 steps, "
         f"{fast_precision(pick_device('auto'))}; 6 pairs held out"
     )
-    assert f"60 pairs; where nothing else is said: {chosen}" in done.err
+    assert f"60 pairs; defaults for that many: {chosen}" in done.err
     assert "corpus prepared: 54 pairs (left out: 6 held out)" in done.err
     assert len(program("translate", out, given=b"a b\n").lines) == 1
     resumed = program("train", "--source", source, "--target", target, "--out", out, "--resume")

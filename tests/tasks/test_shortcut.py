@@ -41,7 +41,7 @@ def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
         f"model size {size}, {vocabulary} subwords, {steps:,} steps, {precision}; "
         f"{pairs // 10} pairs held out"
     )
-    expected = f"{pairs} pairs; where nothing else is said: {chosen}"
+    expected = f"{pairs} pairs; defaults for that many: {chosen}"
     assert said == [expected]
     TranslationTask(Recipe(**tree), tmp_path, str)
 

@@ -42,7 +42,7 @@ OF_THE_MACHINE = (
     errno.EAGAIN,
 )
 SCORING = ("data.metrics", "data.bleu_tokenize")  # what a finished run was scored by
-# The first line of a run's own recipe, so that damage to it is told from a mistake in a recipe.
+# The first line of a run's own recipe. It tells damage from a mistake in a recipe.
 SIGNED = re.compile(rb"# Written by transduct; SHA-256 of the lines below: ([0-9a-f]{64})")
 OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 

@@ -164,7 +164,7 @@ def _train_stages(
             begun = (folder / RECIPE).exists()
             _train_one(stage, folder, ranks, begun, notify, report, ensemble_run)
             if ranks.rank == 0:
-                # After each stage: whoever watches the run sees one log that grows.
+                # After each stage, so that who watches the run sees one log that grows.
                 _join_logs([*stages][:number], directory / LOG)
         if ranks.rank == 0:
             made = [folder / "model" for folder in stages]
@@ -477,7 +477,7 @@ def _train_one(
         validations, all_ranks = count(1), ranks.within(task.training.timeout)
 
         def validate(model: Any, validation: Any = validation) -> Report:
-            """Score a model; unknown characters of the same texts are told of once."""
+            """Score a model; unknown characters of the same texts are reported once."""
             with warned_once(quiet=next(validations) > 1), shared_by(all_ranks.share):
                 return task.evaluate(model, validation)
 

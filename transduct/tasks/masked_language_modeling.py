@@ -126,7 +126,7 @@ class MaskedLanguageModelingTask(TextTask):
         self.report_known_lines()
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        """The lines of an epoch, or pairs of lines, of which some are put together anew."""
+        """The lines of an epoch, or pairs of lines; some are put together anew."""
         data, lengths, seed = self.data, self.corpus.lengths, self.training.seed
         totals, shown = lengths[:, 0] + 2, None
         if data.next_sentence:
@@ -169,5 +169,5 @@ class MaskedLanguageModelingTask(TextTask):
         return MaskedLanguageModel(model, self.tokenizer, self.data.mask)
 
     def settings(self) -> dict[str, Any]:
-        """The share of masked tokens, of which evaluations mask as many."""
+        """The share of masked tokens; evaluations mask as many."""
         return {"mask": self.data.mask}

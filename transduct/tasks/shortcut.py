@@ -67,7 +67,7 @@ def file_recipe(
     training = recipe["training"]
     precision = fast_precision(pick_device(str(asked.get("training", {}).get("device", "auto"))))
     notify(
-        f"{pairs:,} pairs; where nothing else is said: {chosen}, {training['steps']:,} steps, "
+        f"{pairs:,} pairs; defaults for that many: {chosen}, {training['steps']:,} steps, "
         f"{precision}; {held_out:,} pairs held out"
     )
     training |= {

@@ -36,7 +36,7 @@ def run_tokenizer(
 
     Args:
         start: the model directory to start from.
-        names: the files to look for in `start`, of which the first one is taken.
+        names: the files to look for in `start`; the first one is taken.
 
     Raises:
         TransductError: BPE dropout is asked for, but the tokenizer has no merges to drop; or the

@@ -191,7 +191,7 @@ class TextToImageTask(TextTask):
                 weights[f"vae.{name}"] = weights.pop(name)
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        """The pictures of an epoch, of which some lose their captions."""
+        """The pictures of an epoch; some lose their captions."""
         make = partial(
             batch_of,
             corpus=self.corpus,

@@ -490,7 +490,7 @@ def _expansion(lengths: np.ndarray) -> float:
 
 
 def brought_languages(start: Path | None) -> tuple[Languages | None, list[int]]:
-    """How the model to start from is told its languages, and the tokens that it never writes."""
+    """How the model to start from marks its languages, and the tokens that it never writes."""
     if start is None or not (start / CONFIG).exists():
         return None, []
     config = configuration(start)

@@ -155,7 +155,7 @@ class Checkpoints:
             checkpoint.save(pieces, storage_writer=writer, process_group=ranks.group)
         except checkpoint.CheckpointException as error:
             rank, (cause, _) = next(iter(error.failures.items()))
-            problem = f"rank {rank} cannot write it ({cause}); free some space or mend the disk"
+            problem = f"rank {rank} cannot write it ({cause}); free some space or fix the disk"
             raise TransductError(f"{path}: {problem}") from error
         own = temporary.glob(f"shard-{ranks.rank + 1:05}-*.safetensors")
         digests = {file.name: file_digest(file) for file in own}

@@ -127,8 +127,7 @@ class Ranks:
         return float(self.exchange(number)()[0])
 
     def share(self, work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> list[Any]:
-        """The results of `work`, one for each item, of which each rank computes every
-        `world`-th.
+        """The results of `work`, one for each item; each rank computes every `world`-th.
 
         Raises:
             TransductError: `work` raises it on some rank; the same on all.
@@ -236,7 +235,7 @@ class Ranks:
                 raise
             lost = isinstance(error, RuntimeError) and LOST.search(str(error))
             reason = "" if lost else (str(error) or type(error).__name__).splitlines()[0][:500]
-            if reason:  # whoever waits for a message of this rank is answered with this one
+            if reason:  # ranks that wait for a message of this one get the reason
                 self.exchange({ENDED: reason})
             others = within_seconds(BRIEF + 5.0, self._others, reason)
             if not lost:
@@ -356,7 +355,7 @@ class InPieces(Combined):
     """Weights, gradients and optimiser state in pieces, one a rank. A layer of a Transformer is
     whole while it is computed.
 
-    `model` is another one than is given, of which only names and shapes stay; see `hollow`.
+    `model` is another one than is given. Of that one only names and shapes stay; see `hollow`.
     """
 
     module: Any

@@ -211,7 +211,7 @@ class Trainer:
             raise Interrupted
 
     def _logs(self, number: int) -> bool:
-        """Whether a step is logged. The first steps are, at growing distances: whoever begins a run
+        """Whether a step is logged. The first steps are, at growing distances: who begins a run
         wants to see it learn."""
         regular = number % self.config.log_every == 0 or number == self.config.steps
         return regular or (number < self.config.log_every and number & (number - 1) == 0)

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +175,7 @@ def load_recipe(
         tree = _with_override(tree, override)
     with placed(path, overrides, profile):
         recipe = recipe_from(tree)
-    expand_homes(recipe)
-    return recipe
+    return with_paths(recipe, os.path.expanduser)
 
 
 def recipe_from(tree: Any, source: str | None = None) -> Recipe:
@@ -185,13 +184,19 @@ def recipe_from(tree: Any, source: str | None = None) -> Recipe:
     return record(Recipe, tree, "", source, hint=hint)
 
 
-def expand_homes(recipe: Recipe) -> None:
-    """Expand `~` in the paths of a recipe, in place."""
-    for sections in (vars(recipe), *recipe.stages):
+def with_paths(recipe: Recipe, change: Callable[[str], str]) -> Recipe:
+    """The recipe with its paths changed, also those of its stages."""
+
+    def changed(sections: Mapping[str, Any]) -> dict[str, Any]:
+        result = dict(sections)
         for name, key in PATHS:
-            section = sections.get(name)
+            section = result.get(name)
             if isinstance(section, dict) and isinstance(section.get(key), str):
-                section[key] = os.path.expanduser(section[key])
+                result[name] = {**section, key: change(section[key])}
+        return result
+
+    whole = changed({"data": recipe.data, "model": recipe.model})
+    return replace(recipe, **whole, stages=[changed(stage) for stage in recipe.stages])
 
 
 def absolute_path(path: str) -> str:

@@ -8,6 +8,7 @@ with stages     recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/
 
 import json
 import math
+import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import (
-    PATHS,
     Recipe,
     absolute_path,
-    expand_homes,
     load_recipe,
     merge,
     parse_override,
     recipe_from,
     stages_of,
+    with_paths,
 )
 from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
@@ -141,7 +141,8 @@ def _train_stages(
     directory = directory.resolve()  # absolute, like a filled-in `start_from`
     stages = _stages_in(directory, recipe)
     filled_in = _checked(stages, recipe.ensemble)  # before the first stage is trained
-    recipe = _with_absolute_paths(recipe)
+    # It means the same in any working directory.
+    recipe = with_paths(replace(recipe, data={"root": ".", **recipe.data}), absolute_path)
     # each stage reports its own changes when its turn comes
     changed = notify if (model / CONFIG).exists() else ignore
     with (
@@ -380,21 +381,6 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         keys["data"] = ("backwards",)
     ours = replace(recipe, data={"backwards": False, **recipe.data})
     _require_equal("", ours, {"model": theirs, "data": ways}, str(start), keys)
-
-
-def _with_absolute_paths(recipe: Recipe) -> Recipe:
-    """The recipe with absolute paths, so that it means the same in any working directory."""
-
-    def absolute(sections: Mapping[str, Any]) -> dict[str, Any]:
-        result = dict(sections)
-        for name, key in PATHS:
-            section = result.get(name) or {}
-            if section.get(key) is not None:
-                result[name] = {**section, key: absolute_path(section[key])}
-        return result
-
-    whole = {"data": {"root": ".", **recipe.data}, "model": recipe.model}
-    return replace(recipe, **absolute(whole), stages=[absolute(stage) for stage in recipe.stages])
 
 
 def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
@@ -646,8 +632,7 @@ def file_recipe(files: Mapping[str, Any], overrides: Sequence[str], notify: Noti
         sections,
     )
     recipe = recipe_from(merge(tree, asked), "the recipe for your files")
-    expand_homes(recipe)
-    return recipe
+    return with_paths(recipe, os.path.expanduser)
 
 
 def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[str]) -> Recipe:

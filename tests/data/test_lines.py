@@ -86,36 +86,6 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
     assert lines == ["good", "also göod", "bad \udce4 \udce4", "rest \udce2\udc82"]
 
 
-def test_a_compressed_file_without_its_ending_is_named(tmp_path):
-    """The advice for other bytes, to convert from latin1, would turn any bytes into text."""
-    for kind, content in (
-        ("gzip", gzip.compress(b"a b\n" * 100, mtime=0)),
-        ("a zip archive", b"PK\x03\x04\xff\n"),
-    ):
-        (tmp_path / "a").write_bytes(content)
-        message = (
-            rf"a: found {kind}, expected text, plain or compressed as its name says .*; "
-            r"name it so or unpack it"
-        )
-        with refusal(message):
-            list(read_lines(tmp_path / "a"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["a b\nc d\n", "Привет, как дела? Хорошо.\n" * 9, "für dich\n" * 3, "안녕, 잘 지내? 응.\n" * 9],
-)
-@pytest.mark.parametrize("wide", ["utf-16le", "utf-16be"])
-def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text, wide):
-    """Without this check nothing would fail: such a file may be valid UTF-8."""
-    (tmp_path / "a").write_bytes(text.encode(wide))
-    with refusal(rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8"):
-        list(read_lines(tmp_path / "a"))
-    if text.isascii():
-        with refusal("a:1: found UTF-16 without a mark; convert the file"):
-            list(read_lines(tmp_path / "a"))
-
-
 OFFICE = b"PK\x03\x04\x14\0\6\0\x08\0\0\0!\0" + bytes(16) + b"[Content_Types].xml\n"
 
 
@@ -143,15 +113,16 @@ def test_what_is_no_text_is_refused_wherever_lines_are_read(data, said, strict):
         list(read_lines(io.BytesIO(data), strict))
 
 
-@pytest.mark.parametrize("data", [b"a\0\n" * 9, b"a\0b\n" * 9, b"BZhang\n", b"Rar!\n", b"PKA\n"])
-def test_a_line_that_only_resembles_something_else_is_text(data):
-    assert list(read_lines(io.BytesIO(data), strict=False)) == data.decode().splitlines()
-
-
-def test_a_few_zeros_are_text(tmp_path):
-    for number, data in enumerate((b"a\0\n", b"a b c d\n" * 99 + b"\0\0\0\0\0\0", b"\0" * 40, b"")):
-        (tmp_path / str(number)).write_bytes(data)
-        assert "\n".join(read_lines(tmp_path / str(number))) == data.decode().removesuffix("\n")
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"a\0\n" * 9, b"a\0b\n" * 9, b"BZhang\n", b"Rar!\n", b"PKA\n", b"a\0\n", b"\0" * 40),
+        b"a b c d\n" * 99 + b"\0" * 6,
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_line_that_only_resembles_something_else_is_text(data, strict):
+    assert list(read_lines(io.BytesIO(data), strict)) == data.decode().splitlines()
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])

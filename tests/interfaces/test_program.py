@@ -23,9 +23,9 @@ from transduct.interfaces.program import (
     UsageError,
     ended,
     from_home,
-    given,
     load,
     repeated,
+    set_options,
     with_records,
 )
 
@@ -71,7 +71,7 @@ class Shared:
 @with_records
 def shared(name: str, group: Shared, count: int = 1):
     """Show what was given."""
-    raise UsageError(f"{name} {group} {count} {given(group)}")
+    raise UsageError(f"{name} {group} {count} {set_options(group)}")
 
 
 def test_the_fields_of_a_record_are_options_of_the_command():

@@ -13,7 +13,14 @@ import typer
 
 from transduct.errors import TransductError, require
 from transduct.interfaces import program, terminal
-from transduct.interfaces.program import Command, Program, UsageError, given, load, with_records
+from transduct.interfaces.program import (
+    Command,
+    Program,
+    UsageError,
+    load,
+    set_options,
+    with_records,
+)
 
 app = typer.Typer(
     cls=Program,
@@ -205,13 +212,13 @@ def _many(
 ) -> bool:
     """Do a command over many files, if that is what the call is; `alone` are the options that only
     a call of one file has."""
-    if not terminal.of_many_files(given(bulk), files or []):
+    if not terminal.of_many_files(set_options(bulk), files or []):
         return False
     if odd := [name for name, value in alone.items() if value]:
         raise UsageError(f"--{odd[0].replace('_', '-')} is for one file; leave it out, or --out")
     from transduct.interfaces.bulk import run
 
-    run(verb, model, files or [], given(bulk), fields, options, as_json)
+    run(verb, model, files or [], set_options(bulk), fields, options, as_json)
     return True
 
 
@@ -317,7 +324,7 @@ def train(
     from transduct.runs.train import chosen_recipe
     from transduct.runs.train import train as train_recipe
 
-    overrides += [f"decoding.{key}={value}" for key, value in given(languages).items()]
+    overrides += [f"decoding.{key}={value}" for key, value in set_options(languages).items()]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files: dict[str, object] = {"source": source, "target": target}
     files |= {"valid_source": valid_source, "valid_target": valid_target, "columns": columns}
@@ -405,7 +412,7 @@ def filter(
     if out is None:
         raise UsageError("--out is missing; name a new folder for what is kept")
     paths, overrides = recipe_words(recipe or [], is_table)
-    overrides += [f"data.{key}={value}" for key, value in given(languages).items()]
+    overrides += [f"data.{key}={value}" for key, value in set_options(languages).items()]
     files: dict[str, object] = {"source": source, "target": target, "columns": columns}
     chosen = chosen_recipe(paths, overrides, profile, out, False, files, ignore)
     data = record(DataConfig, chosen.data, "data")
@@ -448,10 +455,10 @@ def translate(
     transduct translate runs/de-en letter.docx --out letter.en.docx
     transduct translate runs/de-en 'in/*.parquet' --column text --out translated --workers 2
     """
-    options = given(search) | given(languages)
+    options = set_options(search) | set_options(languages)
     fields = {"n_best": n_best, "scores": scores, **vars(machine)}
     alone = {"prefixes": prefixes, "attention": attention, "text": text, "glossary": glossary}
-    out = bulk.out if terminal.is_one_document(given(bulk), files or []) else None
+    out = bulk.out if terminal.is_one_document(set_options(bulk), files or []) else None
     terminal.check_output(out, files or [])
     if not out and _many("translate", model, files, bulk, fields, options, alone):
         return
@@ -487,7 +494,9 @@ def translate(
     if attention is not None:  # after all is translated, so that an error here loses no line
         if shown is None:
             raise TransductError("found no line to draw the attention of; give one at least")
-        draw_attention(translator, shown[0], attention, {"target": shown[1], **given(languages)})
+        draw_attention(
+            translator, shown[0], attention, {"target": shown[1], **set_options(languages)}
+        )
 
 
 @command()
@@ -526,8 +535,8 @@ def predict(
     --out is a picture of the answer (boxes, a painted caption), or a folder for many files.
     """
     terminal.require_present(model)
-    out, chosen = bulk.out, _options(options) | given(languages)
-    if given(bulk) and not terminal.is_picture(given(bulk), inputs):
+    out, chosen = bulk.out, _options(options) | set_options(languages)
+    if set_options(bulk) and not terminal.is_picture(set_options(bulk), inputs):
         chosen |= _unless_none(workers=workers)
         alone = {"attention": attention, "text": text, "json": as_json}
         _many("predict", model, inputs, bulk, {"device": device}, chosen, alone)
@@ -602,7 +611,7 @@ def evaluate(
 
     --out is a file for the model's answers, one per line; with FILE, a folder.
     """
-    options = {**_options(settings), **_unless_none(beam=beam), **given(languages)}
+    options = {**_options(settings), **_unless_none(beam=beam), **set_options(languages)}
     if files:
         options |= _unless_none(workers=workers)
         alone = {"source": source, "reference": reference, "against": against}
@@ -716,7 +725,7 @@ def inspect(
     terminal.require_present(model)
     from transduct.interfaces.inspect import inspect as write
 
-    write(model, text, out, vars(machine), **given(languages), **_unless_none(beam=beam))
+    write(model, text, out, vars(machine), **set_options(languages), **_unless_none(beam=beam))
 
 
 @command()
@@ -746,7 +755,7 @@ def score(
     transduct score runs/de-en --source test.de --target test.en
     transduct score runs/de-en 'in/*.parquet' --column de,en --out scored
     """
-    options = given(languages) | _unless_none(workers=workers)
+    options = set_options(languages) | _unless_none(workers=workers)
     alone = {"source": source, "target": target, "json": as_json}
     if _many("score", model, files, bulk, vars(machine), options, alone):
         return
@@ -758,7 +767,7 @@ def score(
     pair = {"source": str(source), "reference": str(target)}
     shown = terminal.Answers("pairs", "score" if as_json else None)
     with terminal.counting() as done:
-        for value in scores(model, pair, **vars(machine), **given(languages)):
+        for value in scores(model, pair, **vars(machine), **set_options(languages)):
             name = f"{source} and {target}: pair {shown.count + 1}"
             shown.show(name, value, "{:.6f}".format, float)
             done(1)
@@ -787,4 +796,4 @@ def serve(
     from transduct.serving.server import serve as serve_models
 
     settings = {**vars(operation), **vars(machine)}
-    serve_models(models, host, port, **settings, options=given(languages))
+    serve_models(models, host, port, **settings, options=set_options(languages))

@@ -142,7 +142,7 @@ def with_records(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def given(record: Any) -> dict[str, Any]:
+def set_options(record: Any) -> dict[str, Any]:
     """The options in a record that the call sets: those that differ from their default."""
     values = ((each, getattr(record, each.name)) for each in fields(record))
     return {each.name: value for each, value in values if value != each.default}

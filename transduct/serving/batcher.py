@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from transduct.decoding.search import Hypothesis, pausing
-from transduct.errors import TransductError, require
+from transduct.errors import TransductError
 from transduct.inference.cohorts import Cohorts, running_batch
 from transduct.inference.running import Running
 from transduct.inference.settings import Sentence
@@ -142,17 +142,6 @@ class Batcher:
             cost = sum(sum(each.costs[each.ended :]) for each in self._queue.tickets)
         return min(LONGEST_ADVICE, max(1, ceil(self._pace * cost)))
 
-    def check(self, count: int) -> None:
-        """Check that the queue could take this many inputs.
-
-        Raises:
-            TransductError: if it could not.
-        """
-        require(
-            count <= self.most,
-            f"found {count} inputs, at most {self.most} may wait; send fewer at once",
-        )
-
     async def ask(
         self,
         job: Job,
@@ -169,10 +158,8 @@ class Batcher:
 
         Raises:
             Full: if the queue is full.
-            TransductError: if there are more inputs than the queue could ever take, or from the
-                work itself.
+            TransductError: from the work itself.
         """
-        self.check(job.inputs)
         places = self.most + (self.most // 10 if job.inputs <= self.most // 100 else 0)
         # Few of the inputs here wait, but to count these takes longer.
         if self._inputs + job.inputs > places and self.waiting + job.inputs > places:

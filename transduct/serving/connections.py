@@ -26,7 +26,7 @@ class Impatient(HttpToolsProtocol):
     the size of a head and to the connections; the service times out bodies."""
 
     most = 1000  # connections
-    share = 0.75  # of these, what one address may have
+    of_one_address = 0.75  # the most of these, as a fraction
     patience = 60.0  # seconds
     slowest = 1 << 16  # the fewest bytes of an answer that a client must read in this time
     longest = 1 << 16  # bytes of a request's head, beside those that come with its first
@@ -64,7 +64,7 @@ class Impatient(HttpToolsProtocol):
     def _finds_room(self) -> bool:
         """Make room for this connection where there is none, by closing one that waits. False if
         none does."""
-        if len(self.connections) <= self.share * self.most:
+        if len(self.connections) <= self.of_one_address * self.most:
             return True
         everyone = [
             each
@@ -74,7 +74,7 @@ class Impatient(HttpToolsProtocol):
         # of each once: thousands may come in a second
         addresses, own = {each: each.address for each in everyone}, self.address
         counts = Counter(addresses.values())
-        if counts[own] > self.share * self.most:
+        if counts[own] > self.of_one_address * self.most:
             everyone = [each for each in everyone if addresses[each] == own]
         elif len(everyone) <= self.most:
             return True

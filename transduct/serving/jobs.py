@@ -117,8 +117,8 @@ def translation(
         if count and follow is not None:
             follow(model.assemble(begun, found[:count])[0].text)
 
-    told = follow is not None and bool(plan.pieces) and plan.decoding.constraint == "none"
-    told = told and plan.inner is None
+    follows = follow is not None and bool(plan.pieces) and plan.decoding.constraint == "none"
+    follows = follows and plan.inner is None
     owners = [number for number, (a, b) in zip(left, plan.spans) for _ in range(a, b)]
     pieces = plan.pieces or [Piece([])] * bool(texts)  # what a blank text scores is worked out too
     sentences, decoding = model.sentences(pieces, plan.decoding), plan.decoding
@@ -137,8 +137,8 @@ def translation(
             [piece_of[one]], model.read([one], finite([found])), decoding
         )[0],
         tokens=sum(len(each.ids) + 1 for each in plan.pieces),
-        follow=tell if told else None,
-        hear=hear if told and not model.backwards and plan.decoding.beam == 1 else None,
+        follow=tell if follows else None,
+        hear=hear if follows and not model.backwards and plan.decoding.beam == 1 else None,
     )
 
 

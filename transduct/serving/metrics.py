@@ -5,7 +5,7 @@ from transduct.serving.calls import Call
 from transduct.serving.served_models import Models
 
 with needing("serve"):
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -31,7 +31,7 @@ class Metrics:
         self._first = seconds("first_token", "Seconds from a request to its first token", at)
         self._in = Counter("transduct_tokens_in", "Tokens read", of, registry=registry)
         self._out = Counter("transduct_tokens_out", "Tokens written", of, registry=registry)
-        self._inputs = Counter("transduct_inputs", "Inputs answered", registry=registry)
+        self.inputs = Counter("transduct_inputs", "Inputs answered", registry=registry)
         self._rows = Histogram(
             "transduct_batch_size", "Rows worked on together", buckets=ROWS, registry=registry
         )
@@ -52,10 +52,6 @@ class Metrics:
         self._rows.observe(rows)
         self._batch.observe(seconds)
 
-    def inputs(self, count: int) -> None:
-        """Count inputs that are answered."""
-        self._inputs.inc(count)
-
     def call(self, call: Call, status: int) -> None:
         """Count a request that has ended."""
         self._requests.labels(call.path, call.model, status).inc()
@@ -67,7 +63,3 @@ class Metrics:
         if call.tokens_in or call.tokens_out:
             self._in.labels(call.model).inc(call.tokens_in)
             self._out.labels(call.model).inc(call.tokens_out)
-
-    def text(self) -> bytes:
-        """All of it, in Prometheus' format."""
-        return generate_latest(self.registry)

@@ -41,10 +41,11 @@ from transduct.serving.calls import (
 )
 from transduct.serving.requests import Problem, checked_options, expect, media_type, value_of
 from transduct.serving.served_models import Served
-from transduct.serving.streams import followed, stream, told
+from transduct.serving.streams import followed, progress, stream
 from transduct.storage import weights_of
 
 with needing("serve"):
+    from prometheus_client import generate_latest
     from starlette.responses import JSONResponse, Response
 
 # suffix of the temporary file; the real type is read from its content
@@ -341,7 +342,7 @@ async def _painted(
     def work(follow: Any) -> Any:
         return call.service.ask(call, served, "predict", [text], options, follow)
 
-    async with aclosing(told(call, work)) as parts:
+    async with aclosing(progress(call, work)) as parts:
         async for part, last in parts:
             output = part[0] if last else part
             if isinstance(output, TransductError):
@@ -517,7 +518,8 @@ def _later(status: str) -> dict[str, str]:
 
 async def metrics(call: Call, _: None) -> Response:
     """What is counted, for Prometheus."""
-    return Response(call.service.metrics.text(), media_type="text/plain; version=0.0.4")
+    text = generate_latest(call.service.metrics.registry)
+    return Response(text, media_type="text/plain; version=0.0.4")
 
 
 async def described(call: Call, _: None) -> Response:

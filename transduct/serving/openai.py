@@ -39,6 +39,12 @@ KINDS = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+REFUSED = {
+    "tools": "these models call no tools; leave tools out",
+    "functions": "these models call no functions; leave functions out",
+    "suffix": "these models cannot fill a gap; leave suffix out",
+    "dimensions": "the vectors have the width of the model; leave dimensions out",
+}
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
@@ -300,10 +306,10 @@ def _token(text: str, value: float) -> dict[str, Any]:
     return {"token": text, "logprob": value, "bytes": list(text.encode("utf-8", "replace"))}
 
 
-def _refuse(body: Any, names: Mapping[str, str]) -> None:
+def _refuse(body: Body) -> None:
     """Refuse what would change the meaning of an answer."""
-    for name, reason in names.items():
-        expect(not getattr(body, name), 400, reason, name)
+    for name, reason in REFUSED.items():
+        expect(not vars(body).get(name), 400, reason, name)
 
 
 def _prompt(call: Call, body: Chat) -> str:
@@ -413,13 +419,7 @@ async def _answer(
 async def chat(call: Call, body: Chat) -> Response:
     """Translate the last message of a user, or continue the text of all."""
     asks_for = (body.response_format or {}).get("type", "text")
-    _refuse(
-        body,
-        {
-            "tools": "these models call no tools; leave tools out",
-            "functions": "these models call no functions; leave functions out",
-        },
-    )
+    _refuse(body)
     expect(
         asks_for == "text",
         400,
@@ -452,7 +452,7 @@ async def chat(call: Call, body: Chat) -> Response:
 async def complete(call: Call, body: Completion) -> Response:
     """Translate a prompt, or continue it."""
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    _refuse(body, {"suffix": "these models cannot fill a gap; leave suffix out"})
+    _refuse(body)
     expect(
         not body.echo or (len(prompts) == 1 and not body.stream),
         400,
@@ -502,7 +502,7 @@ async def embeddings(call: Call, body: Embeddings) -> Response:
         f"'{served.name}' gives no vectors; choose a model with an encoder alone",
         "model",
     )
-    _refuse(body, {"dimensions": "the vectors have the width of the model; leave dimensions out"})
+    _refuse(body)
     texts = [body.input] if isinstance(body.input, str) else body.input
     call.service.charge(call, texts)
     found = without_errors(await call.service.ask(call, served, "embed", texts, {}))

@@ -249,7 +249,7 @@ class Service:
             hosted.check(verb, inputs, options)
             begin = ignore if verb == "tokens" else call.begin  # which reads nothing anew
             found = await hosted.answers(verb, inputs, options, call.client, begin, follow)
-        self.metrics.inputs(len(found))
+        self.metrics.inputs.inc(len(found))
         return found
 
     async def unknown(self, served: Served, texts: Sequence[str]) -> dict[str, list[int]]:
@@ -395,9 +395,9 @@ class Service:
             languages = step.served.options(step.source, step.target)
             # options about several outputs concern the last step
             own = {k: v for k, v in options.items() if last or k in ALL_STEPS}
-            told = follow if last and len(given) == 1 else None
+            follower = follow if last and len(given) == 1 else None
             outputs = await self.ask(
-                call, step.served, "translate", given, {**own, **languages}, told
+                call, step.served, "translate", given, {**own, **languages}, follower
             )
             for number, output in zip(left, outputs, strict=True):
                 found[number] = output

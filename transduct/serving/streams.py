@@ -1,7 +1,6 @@
 """Answers that arrive in parts, as server-sent events.
 
-What is followed is whatever `Job.follow` or a model tells: sentences that are done, words, or
-pictures.
+Parts are what `Job.follow` or a model reports: sentences that are done, words, or pictures.
 """
 
 import asyncio
@@ -21,8 +20,8 @@ with needing("serve"):
 Start = Callable[[Callable[[Any], None]], Coroutine[Any, Any, Any]]
 
 
-async def told(call: Call, start: Start) -> AsyncGenerator[tuple[Any, bool], None]:
-    """Yields what the work tells and at last its result, each with whether it is that.
+async def progress(call: Call, start: Start) -> AsyncGenerator[tuple[Any, bool], None]:
+    """Yields the parts that some work reports and at last its result, each with whether it is that.
 
     Args:
         start: begins the work, given what is to be called, in any thread.
@@ -46,9 +45,9 @@ async def told(call: Call, start: Start) -> AsyncGenerator[tuple[Any, bool], Non
 
 
 async def followed(call: Call, start: Start) -> AsyncGenerator[Any, None]:
-    """Yields what each part adds to the text, and at last the result of the work; see `told`."""
+    """Yields what each part adds to the text, and at last the result; see `progress`."""
     sent = ""
-    async with aclosing(told(call, start)) as parts:
+    async with aclosing(progress(call, start)) as parts:
         async for part, last in parts:
             if last:
                 yield part

@@ -56,6 +56,8 @@ def links(translation, source, pairs):
         ("a<sup/> b c", "A=a B=b C=c", "A<sup/> B C"),
         ("<img/> a b <br/>", "A=a B=b", "<img/>A B<br/>"),
         ("a <b></b>b", "A=a B=b", "A <b></b>B"),
+        # a blank stays between a tag and its text
+        ("<img/> a <b>b</b>", "A=a B=b", "<img/> A <b>B</b>"),
         ("我是<b>学生</b>。", "A=我 B=学生 .=。", "A <b>B</b>."),
     ],
 )
@@ -66,6 +68,11 @@ def test_tags_go_with_their_words(source, pairs, expected):
     assert (
         shown(placed(segment, translation, links(translation, plain(segment), pairs))) == expected
     )
+
+
+def test_a_tag_that_comes_first_keeps_the_blank_behind_it():
+    found = placed(read("a <img/> b c"), "C B", links("C B", "a b c", "C=c B=b"))
+    assert shown(found) == "<img/> C B"
 
 
 def nested(random_, depth=0):

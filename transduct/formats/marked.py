@@ -203,6 +203,8 @@ class _Places:
 
     def _point(self, tag: _Tag, parent: _Tag, own: Span, owner: np.ndarray, first: int) -> int:
         """The character before which a tag that encloses nothing stands."""
+        if tag.start <= own[0]:
+            return parent.place[0]
         count, known, after = len(owner), self.origins >= 0, self.origins >= tag.start
         # characters from behind it that stand before each unit, and the other way round
         late, early = (
@@ -214,9 +216,7 @@ class _Places:
         split = np.zeros(count + 1, bool)  # what another tag encloses is not cut
         split[1:-1] = (owner[1:] == owner[:-1]) & (owner[1:] >= 0)
         place = int(np.where(split, np.inf, wrong + far).argmin())
-        if tag.start <= own[0]:
-            place = 0
-        elif tag.start >= own[1]:
+        if tag.start >= own[1]:
             place = count
         attached = tag.start > 0 and not self.text[tag.start - 1].isspace()
         return int((self.stops if attached else self.starts)[first + place])
@@ -237,6 +237,6 @@ def _written(tag: _Tag, translation: str) -> list[str | Mark]:
         out += [translation[at:start], inner.marks[0], *_written(inner, translation)]
         out += inner.marks[1:]
         between = inner.spaced and start == stop and not translation[stop : stop + 1].isspace()
-        out += [" "] if between and 0 < stop < len(translation) else []
+        out += [" "] if between and stop < len(translation) else []
         at = stop
     return [*out, translation[at:last]]

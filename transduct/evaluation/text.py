@@ -26,7 +26,7 @@ from unicodedata import is_normalized, normalize
 import numpy as np
 import regex
 
-from transduct.errors import TransductError, require
+from transduct.errors import require, rewording
 from transduct.evaluation.bootstrap import RESAMPLES, Ratio
 
 if TYPE_CHECKING:  # imported where used, so that translating does not wait for it
@@ -456,32 +456,21 @@ def _sacrebleu_metric(name: str, tokenize: str, references: Sequence[Sequence[st
     if name == "ter":
         asian = tokenize == AUTO and any(_by_characters(each, korean=False) for each in references)
         return TER(normalized=asian, asian_support=asian)
-    if name not in SACREBLEU_METRICS:
-        known = ", ".join(["bleu", "chrf", "ter", *PLAIN_METRICS, "spbleu", "chrf++"])
-        raise TransductError(f"no metric is called '{name}'; known are: {known}")
+    known = ", ".join(["bleu", "chrf", "ter", *PLAIN_METRICS, "spbleu", "chrf++"])
+    require(name in SACREBLEU_METRICS, f"no metric is called '{name}'; known are: {known}")
     if name == "spbleu":
         tokenize = "flores200"
     if tokenize == AUTO:
         tokenize = tokenization_of(references)
-    if tokenize not in BLEU.TOKENIZERS:
-        known = ", ".join([*sorted(BLEU.TOKENIZERS), AUTO])
-        raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
-    try:
+    tokenizers = ", ".join([*sorted(BLEU.TOKENIZERS), AUTO])
+    asked = f"tokenizer '{tokenize}'"
+    require(tokenize in BLEU.TOKENIZERS, f"BLEU has no {asked}; choose from {tokenizers}")
+    install = f"BLEU's {asked} is not installed; run: {TOKENIZER_REMEDIES.get(tokenize)}"
+    fetch = f"BLEU's {asked} could not be fetched ({{error}}); connect once, or choose another"
+    # sacrebleu raises either of two for a package that is not installed
+    with rewording((ImportError, RuntimeError), install), rewording(OSError, fetch):
         # else it warns of text that looks tokenised, as our `Preprocessed` does too
         return BLEU(tokenize=tokenize, force=True)
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # sacrebleu raises either for a package that is not installed
-        remedy = TOKENIZER_REMEDIES[tokenize]
-        raise TransductError(
-            f"BLEU's tokenizer '{tokenize}' is not installed; run: {remedy}"
-        ) from error
-    except OSError as error:
-        raise TransductError(
-            f"BLEU's tokenizer '{tokenize}' could not be fetched ({error}); connect once, or "
-            "choose another"
-        ) from error
 
 
 def _resampled(metric: "Metric", *systems: np.ndarray) -> list["Score"]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.formats.marked import Link, Mark, Segment, placed, plain
 from transduct.formats.markup import Document, Markup, document
 from transduct.predictors.isolation import of_input
@@ -28,9 +28,10 @@ def plan_of(
     Raises:
         TransductError: as `Translator.plan`, or XML is not well-formed.
     """
-    if markup not in FORMATS and not isinstance(markup, Markup):
-        known = ", ".join(FORMATS[:-1])
-        raise TransductError(f"format is {markup!r:.40}, expected one of: {known}")
+    require(
+        markup in FORMATS or isinstance(markup, Markup),
+        f"format is {markup!r:.40}, expected one of: {', '.join(FORMATS[:-1])}",
+    )
     if markup == "marked":
         documents = [Document([segment]) for segment in texts]
     else:

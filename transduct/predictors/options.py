@@ -61,8 +61,8 @@ def data_with_test(
         TransductError: there is no recipe, or it names no test set.
     """
     data: Any = None if recipe is None else record(kind, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError(f"the model's recipe names no test set; give {give}")
+    named = data is not None and data.test is not None
+    require(named, f"the model's recipe names no test set; give {give}")
     return data
 
 

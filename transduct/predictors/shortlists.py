@@ -13,7 +13,7 @@ from transduct.data.lines import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError, require
-from transduct.inference.batches import in_batches
+from transduct.inference.batches import answered
 from transduct.inference.settings import ON_CPU
 from transduct.predictors.long_texts import Piece
 
@@ -50,16 +50,23 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         captured=False,
     )
     targets = [translator._turned(found[0].tokens) for found in translator.generate(pieces, greedy)]
-    pairs: list[tuple[int, int]] = []
-    lengths = [max(len(s), len(t) + ahead + 1) for s, t in zip(sources, targets, strict=True)]
-    for numbers in in_batches(lengths, ON_CPU):
+    words = len(special.before)
+
+    def looked_at(numbers: list[int]) -> list[list[int]]:
+        """For each target token of some sentences the place of a source token."""
         reads = [[*special.first, *targets[i]] for i in numbers]
         _, crosses = translator.forced([sources[i] for i in numbers], reads)
-        words = len(special.before)
-        for i, row in zip(numbers, torch.stack(crosses).sum(0), strict=True):  # (T, S)
-            read = row[ahead:, words : words + len(pieces[i].ids)]
-            places = (read.argmax(-1) + words).tolist()
-            pairs += [(sources[i][place], token) for place, token in zip(places, targets[i])]
+        weights = zip(numbers, torch.stack(crosses).sum(0), strict=True)  # (T, S) each
+        rows = [row[ahead:, words : words + len(pieces[i].ids)] for i, row in weights]
+        return [(row.argmax(-1) + words).tolist() for row in rows]
+
+    lengths = [max(len(s), len(t) + ahead + 1) for s, t in zip(sources, targets, strict=True)]
+    found = zip(sources, targets, answered(looked_at, lengths, ON_CPU), strict=True)
+    pairs = [
+        (source[place], token)
+        for source, target, places in found
+        for place, token in zip(places, target)
+    ]
     source, target = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)
     return source, target
 

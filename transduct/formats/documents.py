@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, rewording
 from transduct.formats import markup, office, plain, xml
 from transduct.formats.catalogues import messages
 from transduct.formats.kinds import MARKDOWN, PACKED, START
@@ -111,11 +111,9 @@ def decoded(name: str, content: bytes, encoding: str) -> str:
     Raises:
         TransductError: it is not in its encoding.
     """
-    try:
+    problem = f"is not in {encoding}, as it should be; save it in UTF-8"
+    with rewording((UnicodeDecodeError, LookupError), problem, file=name):
         return content.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        problem = f"is not in {encoding}, as it should be; save it in UTF-8"
-        raise TransductError(problem, file=name) from error
 
 
 def encoded(name: str, content: str, encoding: str, references: bool = False) -> bytes:

@@ -8,6 +8,7 @@ addresses, HTML and the data at the head of a file stay.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any, Literal
 
 from transduct.errors import needing
@@ -170,11 +171,9 @@ def _trimmed(parts: list[tuple[str | Mark, slice]]) -> list[tuple[str | Mark, sl
 def _joined(parts: Segment) -> Segment:
     """A segment with one text where several meet."""
     made = list[str | Mark]()
-    for part in parts:
-        if isinstance(part, str) and made and isinstance(made[-1], str):
-            made[-1] += part
-        else:
-            made.append(part)
+    for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
+        run = [*group]
+        made += ["".join(map(str, run))] if is_text else run
     return made
 
 

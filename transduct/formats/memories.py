@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 from transduct.errors import TransductError, needing, rewording
 from transduct.formats.catalogues import catalogue, plurals
 from transduct.formats.documents import decoded, encoding_of
-from transduct.formats.places import EXTRA
+from transduct.formats.places import EXTRA, is_language
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # elements of XLIFF 1.2 and 2 -> their attributes that name both languages
@@ -65,7 +65,9 @@ def _memory(name: str, parsed: Any, languages: list[str]) -> Iterator[Found]:
                 texts.setdefault(language, _text(segment))
         (element if body is None else body).clear()  # else all units would stay in memory
         if len(wanted) < 2:
-            first = next((each for each in texts if _is(each, wanted)), next(iter(texts), ""))
+            first = next(
+                (each for each in texts if is_language(each, *wanted)), next(iter(texts), "")
+            )
             wanted = [first, *(each for each in texts if each != first)]
         if len(wanted) != 2:
             raise TransductError(
@@ -73,17 +75,12 @@ def _memory(name: str, parsed: Any, languages: list[str]) -> Iterator[Found]:
                 "in columns",
                 file=name,
             )
-        sides = [next((texts[each] for each in texts if _is(each, [w])), "") for w in wanted]
+        sides = [next((texts[each] for each in texts if is_language(each, w)), "") for w in wanted]
         held |= dict.fromkeys(texts)
         found = found or all(sides)
         yield sides[0], sides[1]
     if languages and held and not found:
         raise _others(name, held, wanted)
-
-
-def _is(language: str, wanted: Sequence[str]) -> bool:
-    """Whether a language is one of these, of which "de" means "de-AT" too."""
-    return language in wanted or language.split("-")[0] in wanted
 
 
 def _translated(name: str, parsed: Any, wanted: list[str]) -> Iterator[Found]:
@@ -104,7 +101,7 @@ def _order(name: str, held: Sequence[str], wanted: Sequence[str]) -> int:
     """1 if a file holds the languages as wanted, -1 if it holds them the other way round."""
     for order in (1, -1):
         pairs = zip(held, wanted[::order])
-        if all(not language or _is(language, [each]) for language, each in pairs):
+        if all(not language or is_language(language, each) for language, each in pairs):
             return order
     raise _others(name, held, wanted)
 

@@ -77,6 +77,11 @@ def worded(text: str) -> bool:
     return bool(LETTER.search(text)) and not NAME.fullmatch(text.strip())
 
 
+def is_language(code: str, *languages: str) -> bool:
+    """Whether a language is one of these, of which "de" means "de-AT" too."""
+    return not {code, code.split("-")[0]}.isdisjoint(map(str.lower, languages))
+
+
 def on_lines(text: str, most: int) -> list[str]:
     """A text on at most so many lines of about one length, or on one if it has too few blanks."""
     for width in count(-(-len(text) // most)) if most > 1 and text else ():

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 from transduct.errors import needing, rewording
 from transduct.formats.marked import Mark, Segment
 from transduct.formats.markup import DOCTYPE, TAG, page
-from transduct.formats.places import EXTRA, Place, Written, worded
+from transduct.formats.places import EXTRA, Place, Written, is_language, worded
 
 TOKEN = re.compile(
     rf"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<data>.*?)\]\]>|{DOCTYPE}"
@@ -37,6 +37,7 @@ FIELD = re.compile(r"fldCharType\s*=\s*[\"'](begin|end)")
 UNTRANSLATED = re.compile(r"\stranslate\s*=\s*[\"']no[\"']")
 LANGUAGE = re.compile(r"\s(?:xml:)?lang\s*=\s*[\"']([^\"']*)")
 WHOLE = "not a whole XML file ({error}); save it again"
+Spot = tuple[int, int, str, str]  # where a translation is to stand, and what stands around it then
 Languages = tuple[str, str]  # source and target; "" for what the file says
 
 
@@ -107,16 +108,6 @@ class Style:
     look: str = ""
     before: str = field(default="", compare=False)
     behind: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True)
-class Spot:
-    """Where a translation is to stand, and what stands around it then."""
-
-    start: int
-    stop: int
-    before: str = ""
-    behind: str = ""
 
 
 def parse(name: str, content: str) -> Node:
@@ -371,14 +362,15 @@ def units(languages: Languages, name: str, content: str) -> list[Place]:
 
 def _filling(places: Sequence[Place], side: Node, spot: Spot) -> Iterator[Place]:
     """Places whose translations stand elsewhere, with all that stands around the texts."""
+    start, stop, opening, closing = spot
     ends = [*(place.start for place in places[1:]), side.end]
     for place, end in zip(places, ends, strict=True):
         first, last = place is places[0], place is places[-1]
-        before = (spot.before, slice(side.inside, place.start)) if first else ()
-        behind = slice(place.stop, end), spot.behind if last else ""
+        before = (opening, slice(side.inside, place.start)) if first else ()
+        behind = slice(place.stop, end), closing if last else ""
         written = partial(_around, place.written, before, behind)
-        start = spot.start if first else spot.stop
-        yield replace(place, start=start, stop=spot.stop, written=written, fills=True)
+        yield replace(place, start=start, stop=stop, written=written, fills=True)
+        start = stop
 
 
 def _around(
@@ -398,15 +390,15 @@ def _target(content: str, unit: Node, sides: Mapping[str, Node]) -> Spot | None:
     word = content[source.start + 1 : source.inside - 1].split()[0].replace("source", "target")
     blanks = content[unit.inside : source.start] if unit.children[0].name == "" else ""
     at = sides.get("seg-source", source).stop
-    return Spot(at, at, f"{blanks}<{word}>", f"</{word}>")
+    return at, at, f"{blanks}<{word}>", f"</{word}>"
 
 
 def _inside(content: str, node: Node) -> Spot:
     """The inside of an element, which may be a tag alone."""
     tag = content[node.start : node.inside]
     if not tag.endswith("/>"):
-        return Spot(node.inside, node.end)
-    return Spot(node.start, node.stop, f"{tag[:-2].rstrip()}>", f"</{tag[1:-2].split()[0]}>")
+        return node.inside, node.end, "", ""
+    return node.start, node.stop, f"{tag[:-2].rstrip()}>", f"</{tag[1:-2].split()[0]}>"
 
 
 def _variants(content: str, unit: Node, languages: Languages) -> tuple[Node | None, Spot | None]:
@@ -418,17 +410,14 @@ def _variants(content: str, unit: Node, languages: Languages) -> tuple[Node | No
         found.update((code, each) for each in variant.children if each.name == "seg")
     full = {code: each for code, each in found.items() if content[each.inside : each.end].strip()}
     source, target = languages
-    side = next((each for code, each in full.items() if _is(code, source)), None)
-    side = side or next((each for code, each in full.items() if not _is(code, target)), None)
-    goals = [code for code in found if (_is(code, target) if target else code not in full)]
+    side = next((each for code, each in full.items() if is_language(code, source)), None)
+    side = side or next(
+        (each for code, each in full.items() if not is_language(code, target)), None
+    )
+    goals = [code for code in found if (is_language(code, target) if target else code not in full)]
     if goals:
         return side, None if goals[0] in full else _inside(content, found[goals[0]])
     last = unit.children[-1]
     at = last.start if last.name == "" else unit.end
-    spot = Spot(at, at, f'<tuv xml:lang="{target}"><seg>', "</seg></tuv>")
+    spot = at, at, f'<tuv xml:lang="{target}"><seg>', "</seg></tuv>"
     return side, spot if target else None
-
-
-def _is(code: str, language: str) -> bool:
-    """Whether a language is another one, of which "de" means "de-AT" too."""
-    return language.lower() in (code, code.split("-")[0])

@@ -1,5 +1,6 @@
 """Files of a recipe are found by patterns and at addresses; copies of the latter are bounded."""
 
+import errno
 import gzip
 import os
 import sys
@@ -129,6 +130,16 @@ def test_a_server_that_only_gives_files_is_read(server, tmp_path):
         (folder / "a.tsv").write_text(content)
         identity.cache_clear()
         assert path_of(tmp_path, f"{address}/a.tsv").read_text() == content
+
+
+def test_a_full_disk_is_no_matter_of_the_address(server, tmp_path, monkeypatch):
+    def full(*given):
+        raise OSError(errno.ENOSPC, "no room")
+
+    (server[0] / "a.tsv").write_text("one\n")
+    monkeypatch.setattr(places, "copyfileobj", full)
+    with refusal(r"/a\.tsv: the disk is full; nothing was changed there: free some space"):
+        path_of(tmp_path, f"{server[1]}/a.tsv")
 
 
 @pytest.mark.parametrize("server", [OnlyGet], indirect=True)

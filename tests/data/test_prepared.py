@@ -162,3 +162,6 @@ def test_copies_take_no_more_room_than_they_may(remote, copies, monkeypatch):
         if number:  # the first is still in use
             os.close(places.IN_USE.pop(folders[-1]))
     assert [folder.exists() for folder in folders] == [True, False, True]
+    os.utime(folders[2] / "job.json", (old, old))
+    folder_of_corpus(address, str)
+    assert (folders[2] / "job.json").stat().st_mtime > time.time() - 60

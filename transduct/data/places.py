@@ -5,6 +5,7 @@ Copies are in a folder of the user's. Those used longest ago are removed when al
 `TRANSDUCT_CACHE_GB`.
 """
 
+import errno
 import fcntl
 import glob
 import os
@@ -22,6 +23,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from transduct.errors import needing, require, rewording
+from transduct.storage import disk_error
 
 # what has to be installed for an address, by its beginning: our extra and the library
 EXTRAS = {
@@ -128,14 +130,15 @@ def copy_to(address: str, path: Path, sha256: str | None = None) -> None:
         sha256: what it must be, if that is known.
 
     Raises:
-        TransductError: it cannot be reached, ends early, or is not what it must be.
+        TransductError: it cannot be reached, ends early, or is not what it must be; or the disk is
+            full.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _reaching(address):
             stream, size = _opened(address)
-            with stream, part.open("wb") as file:
+            with stream, part.open("wb") as file, _naming_full_disk(path):
                 copyfileobj(stream, file, 1 << 20)
         # Python takes the end of a connection for the end of the content.
         copied = part.stat().st_size
@@ -150,6 +153,16 @@ def copy_to(address: str, path: Path, sha256: str | None = None) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming_full_disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # else it is the network's
+            raise disk_error(path, error) from error
+        raise
 
 
 @contextmanager
@@ -195,8 +208,8 @@ def remove_oldest(folder: Path, size: int) -> None:
     """
     most, copies = most_bytes(), []
     for each in _folder().iterdir():
-        files = [path for path in each.rglob("*") if path.is_file() and each != folder]
         with suppress(OSError, ValueError):  # another process has removed it, or it is empty
+            files = [path for path in each.rglob("*") if path.is_file() and each != folder]
             stats = [path.stat() for path in files]
             used = max(stat.st_mtime for stat in stats)
             copies.append((used, sum(stat.st_size for stat in stats), each))

@@ -53,6 +53,7 @@ def folder_of_corpus(corpus: str, notify: Notify) -> Path:
             notify(f"copying the corpus at {address} to {folder}: {size / 1e9:.3g} GB")
         remove_oldest(folder, size)
         _copy(address, folder, sums)
+        (folder / JOB).touch()  # copies used longest ago are removed first
     return folder
 
 

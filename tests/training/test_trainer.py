@@ -474,11 +474,7 @@ def test_what_a_kill_left_of_older_checkpoints_is_gone_in_the_end(tmp_path):
 def test_the_final_weights_are_the_mean_of_the_last_checkpoints(tmp_path, count):
     model, state = train(tmp_path, average=count, validate=None)
     assert state.averaged == [6, 9, 12][3 - count :]
-    window = [saved(tmp_path, step) for step in (6, 9, 12)[3 - count :]]
-    mean = {
-        name: torch.stack([each[name].double() for each in window]).mean(0).float()
-        for name in window[0]
-    }
+    mean = mean_of(tmp_path, *state.averaged)
     assert_same(weights_of(model), mean, **EXACTLY)
 
 

@@ -36,10 +36,9 @@ def train_on_ray(
         TrainingFailed: training diverged or was stopped.
     """
     parts = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", ranks)
-    right = parts is not None and int(parts[1]) <= int(parts[2] or parts[1])
-    require(right, f"--ranks is '{ranks}'; give a number, or the least and the most, such as 4:16")
-    assert parts is not None
-    least, most = int(parts[1]), int(parts[2] or parts[1])
+    least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (1, 0)
+    message = f"--ranks is '{ranks}'; give a number, or the least and the most, such as 4:16"
+    require(least <= most, message)
     with needing("cluster", "ray"):
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer

@@ -14,6 +14,7 @@ from transduct.inference.batches import (
     flat,
     in_batches,
     parallel_map,
+    shared_by,
     watched,
     workers_for,
 )
@@ -45,6 +46,15 @@ def test_each_input_has_its_answer_whatever_the_batches(workers):
     assert len(seen) > 1
     assert all(sum(lengths[number] for number in batch) <= 5 for batch in seen)
     assert answered(list, [], 5) == []
+
+
+def test_ranks_with_other_numbers_of_cores_share_the_same_batches():
+    shared, lengths = [], [3, 1, 2, 5, 4, 4, 2]
+    with shared_by(lambda work, batches: shared.append(batches) or [*work(batches)]):
+        for workers in (1, 2, 5):
+            assert answered(list, lengths, 12, workers) == [*range(7)]
+    assert shared[0] == shared[1] == shared[2]
+    assert balanced_batches(lengths, 12, 5) != shared[0], "the control"
 
 
 def test_no_lengths_make_no_batches():

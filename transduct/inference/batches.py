@@ -144,7 +144,8 @@ def answered(
         budget: the most tokens of a batch.
         workers: how many batches are worked on in parallel.
     """
-    batches = balanced_batches(lengths, budget, workers)
+    # ranks that share the batches make the same ones, however many cores each has
+    batches = balanced_batches(lengths, budget, workers if _SHARE.get() is None else 1)
     found: list[Any] = [None] * len(lengths)
     answers = shared(lambda some: parallel_map(work, some, workers), batches)
     for numbers, each in zip(batches, answers, strict=True):

@@ -298,3 +298,39 @@ def test_a_picture_is_painted_and_its_parts_show_their_words(page_of):
     reader.wait(".beside .chip[aria-pressed]").click()
     reader.wait("canvas.heat")
     reader.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "text", "shown"),
+    [
+        ("sequence", "( ( ) )", ".bars"),
+        ("tokens", "a b a", ".answer"),
+        ("gpt", "to be ", ".answer"),
+        ("masked tokens", "to [MASK] or not", ".answer"),
+        ("text to image", "a red circle", ".bars"),
+        ("pictures", None, "canvas.heat"),
+        ("scenes", None, "img"),
+        ("image codes", None, "svg.codes"),
+        ("speech", None, ".answer"),
+    ],
+)
+def test_each_page_is_for_everyone_in_korean_on_a_dark_phone(
+    page_of, tmp_path, family, text, shown
+):
+    _, _, reader = page_of(family, language="ko", width=390, dark=True)
+    reader.check()
+    if text is None:
+        path = tmp_path / ("said.wav" if family == "speech" else "bar.png")
+        path.write_bytes(encoded(string("1 2")) if family == "speech" else png(bar("across", 3)))
+        give(reader, path)
+    else:
+        reader["textarea"].send_keys(text)
+        for button in reader.all(".page > .row:has(.chip):nth-child(2) .chip")[:1]:
+            button.click()
+    reader.wait(shown)
+    reader.until(lambda: not reader.all(".stop"))
+    if reader.all(".figures"):
+        numbers(reader)
+    reader.check()
+    assert reader.run("return document.documentElement.lang") == "ko"

@@ -53,7 +53,7 @@ export function Page({ model }) {
           onClick=${() => pick(n === word ? -1 : n)}>${title}</button>`)}</div>
         <${Slider} name=${say("painting.cell")} max=${side * side - 1} value=${cell} choose=${point} shown=${cell + 1} />
         <${Bars} name=${say("painting.words")} rows=${panels.map(({ title }, n) => [title, maps[n][cell]])} />
-        <${NumberTable} caption=${say("painting.words")} columns=${[say("painting.cell"), ...panels.map(({ title }) => title)]}
+        <${NumberTable} caption=${`${say("painting.words")} (${side} × ${side})`} columns=${[say("painting.cell"), ...panels.map(({ title }) => title)]}
           count=${side * side} depends=${[looked.answer]} row=${(n) => [n + 1, ...maps.map((map) => map[n].toFixed(3))]} />
       </section>`}
     </div>`}

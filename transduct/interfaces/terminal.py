@@ -393,7 +393,8 @@ class Answers:
         else:
             print("" if wrong else line(answer), flush=True)
         if wrong:
-            report_failure(name, answer)
+            # which the error may know by another number
+            print(f"transduct: {name}: {answer.at(input=None)}", file=sys.stderr, flush=True)
         return not wrong
 
     def end(self) -> None:
@@ -402,11 +403,6 @@ class Answers:
             failed = f"{self.failed} of {self.count} {self.what} failed; see above"
             print(f"transduct: {failed}", file=sys.stderr)
             raise SystemExit(1)
-
-
-def report_failure(name: str, error: TransductError) -> None:
-    """Say on stderr what is wrong with an input, which the error may know by another number."""
-    print(f"transduct: {name}: {error.at(input=None)}", file=sys.stderr, flush=True)
 
 
 @contextmanager

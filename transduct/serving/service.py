@@ -209,9 +209,10 @@ class Service:
     async def _refused(self, request: Request, error: Exception) -> Response:
         """The answer to an unknown path or method."""
         assert isinstance(error, HTTPException)
-        api = next((e.api for e in self.endpoints if e.path == request.url.path), None)
-        problem = Problem(error.status_code, error.detail)
-        response = (api or api_of(request.url.path)).refusal(problem)
+        path = request.url.path
+        other = deepl.API if path.startswith(("/v2/", "/v3/")) else OURS
+        api = next((each.api for each in self.endpoints if each.path == path), other)
+        response = api.refusal(Problem(error.status_code, error.detail))
         response.headers.update(error.headers or {})
         return response
 
@@ -299,7 +300,10 @@ class Service:
         for number, text in enumerate(wanted.texts):
             if not is_blank(text):
                 groups[found[number].source].append(number)
-        routes = {source: self._route(source, target, served) for source in groups}
+        routes = {
+            source: [] if source and source == target else self.models.route(source, target, served)
+            for source in groups
+        }
 
         async def work(source: str, numbers: list[int]) -> None:
             texts = [(wanted.segments or wanted.texts)[number] for number in numbers]
@@ -329,11 +333,6 @@ class Service:
             )
         named = self.glossaries[name] if isinstance(name, str) else name
         return {"placeholders": True, **options, "glossary": named}
-
-    def _route(self, source: str, target: str, served: Served | None) -> list[Step]:
-        if source and source == target:
-            return []
-        return self.models.route(source, target, served)
 
     async def _sources(
         self, wanted: Wanted, served: Served | None, pair: Pair | None
@@ -411,8 +410,3 @@ def _same(text: str | Segment) -> Translation:
     """A text as its own translation."""
     words, parts = (text, ()) if isinstance(text, str) else (plain(text), text)
     return Translation(words, 0.0, [], [Translation(words, 0.0, [], [], parts)], parts)
-
-
-def api_of(path: str) -> Api:
-    """Whose errors answer at a path that does not exist."""
-    return deepl.API if path.startswith(("/v2/", "/v3/")) else OURS

@@ -30,9 +30,12 @@ def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
             found = [part.result() for part in parts]
         except KeyboardInterrupt:
             result.cut = True
-            for process in active_children():
+            children = active_children()
+            for process in children:
                 process.terminate()  # its `run` keeps the rows that there are
             found = [part.result() for part in parts if not part.exception()]
+            for process in children:
+                process.kill()  # to end by itself may take seconds
         except BrokenProcessPool:
             raise TransductError(
                 f"{experiment.name}: the process of a seed ended before its work (the memory may "

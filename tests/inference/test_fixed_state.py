@@ -85,14 +85,6 @@ def test_attention_over_fixed_buffers_is_attention_over_growing_ones(scheme, bea
         torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
 
 
-def test_fixed_buffers_refuse_to_grow():
-    cache, _ = fixed(1, 1, 1, 3, 3, counter())
-    with pytest.raises(AssertionError, match="fixed buffers do not grow"):
-        cache.grow(torch.zeros(1), 1, 1, 3, 3)
-    with pytest.raises(AssertionError, match="sources of fixed buffers are gathered"):
-        cache.select(torch.tensor([0]))
-
-
 @pytest.mark.parametrize("beam", [1, 3])
 @torch.no_grad()
 def test_a_kernel_is_given_what_attention_reads(monkeypatch, beam):

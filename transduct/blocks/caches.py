@@ -256,9 +256,6 @@ class State:
 class MemoryState(State):
     """The state of a decoder that reads the memory of an encoder."""
 
-    def count_step(self) -> None:
-        """Count a finished step; here nothing, because growing caches know their length."""
-
     @property
     def positions(self) -> Tensor:
         """(R,) the position of the next token of each row."""

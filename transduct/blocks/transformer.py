@@ -240,7 +240,6 @@ class Decoder(nn.ModuleList):
         x = model.target_embedding(tokens, state.positions)
         for layer, cache, memory in zip(self, state.caches, state.memories, strict=True):
             x = cast(DecoderLayer, layer).step(x, cache, memory, state.ancestry)
-        state.count_step()
         return model.logits(model.decoder_norm(x))
 
 

@@ -224,6 +224,7 @@ class CapturedBatch:
 
         def step() -> None:
             logits, _ = self.model.step(beams.newest.flatten(), state)
+            self.memory.now.add_(1)  # on the device: all layers and the search share the counter
             rows = beams.choose(logits)
             if rows is not None:
                 state.select(rows)

@@ -19,6 +19,7 @@ from transduct.kernels.triton import trusted
 @dataclass
 class FixedCache(KVCache):
     """A `KVCache` of which attention always reads `length` times, or, by a kernel, those written.
+    Its sources are moved by `FixedState.gather`.
 
     Attributes:
         now: (1,) the number of tokens in each row, which is the index of the next one.
@@ -79,14 +80,6 @@ class FixedCache(KVCache):
         """(R,) the position of the next token of each row."""
         return self.now.expand(rows)
 
-    def grow(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
-        """Refuse: a graph reads the buffers at the addresses of its capture."""
-        raise AssertionError("fixed buffers do not grow")
-
-    def select(self, sources: Tensor, still: int = 0) -> None:
-        """Refuse, as `grow` does; `FixedState.gather` moves sources."""
-        raise AssertionError("sources of fixed buffers are gathered")
-
 
 @dataclass(frozen=True)
 class FixedMemory(Memory):
@@ -124,16 +117,6 @@ class FixedAncestry(Ancestry):
         assert self.writers is not None
         # Back into the same memory: the graph has its address.
         self.writers.copy_(self.writers.index_select(0, rows))
-
-
-@dataclass
-class FixedPart(MemoryState):
-    """The state of some sources of a `FixedState`."""
-
-    def count_step(self) -> None:
-        """Count a finished step on the device; all layers and the search share the counter."""
-        assert isinstance(self.ancestry, FixedAncestry)
-        self.ancestry.now.add_(1)
 
 
 class FixedState:
@@ -196,7 +179,7 @@ class FixedState:
         """The size of all keys and values in bytes."""
         return sum(x.nbytes for pair in (*self.memories, *self.caches) for x in pair)
 
-    def part(self, sources: int, times: int) -> "FixedPart":
+    def part(self, sources: int, times: int) -> MemoryState:
         """The state of the first `sources` sources, with attention over `times` tokens of each row;
         a view, nothing is copied."""
         caches: list[KVCache] = [
@@ -214,7 +197,7 @@ class FixedState:
         ancestry = FixedAncestry(
             self.beam, writers, self.bias.dtype, self.row_numbers[:rows], now=self.now
         )
-        return FixedPart(self.beam, caches, memories, ancestry)
+        return MemoryState(self.beam, caches, memories, ancestry)
 
     def gather(self, sources: Tensor) -> None:
         """Move these sources to the front, in this order."""

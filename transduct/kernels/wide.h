@@ -333,9 +333,9 @@ INLINE uint32_t halves_at_least(Ints16 x, uint16_t least) {
 INLINE Ints16 load_pairs(const int8_t *x, const int full) {
     static const _Alignas(32) int16_t factor[LANES] = {128, 128, 128, 128, 128, 128, 128, 128,
                                                        128, 128, 128, 128, 128, 128, 128, 128};
-    __m256i w = _mm256_loadu_si256((const __m256i *)x), v;
-    if (full) __asm__("vpmulhrsw %2, %1, %0" : "=x"(v) : "x"(w), "m"(*(const __m256i *)factor));
-    else v = _mm256_mulhrs_epi16(w, _mm256_set1_epi16(128));
+    __m256i w = _mm256_loadu_si256((const __m256i *)x), v = _mm256_set1_epi16(128);
+    if (full) v = *(const volatile __m256i *)factor;
+    v = _mm256_mulhrs_epi16(w, v);
     return (Ints16){w, v};
 }
 INLINE Ints16 add_pairs(Ints16 sum, Ints16 a, Ints16 b) { return add_ints(sum, BOTH2(Ints16, _mm256_madd_epi16, a, b)); }

@@ -1,7 +1,8 @@
 """A corpus that `transduct prepare` made, as a folder of this machine.
 
-Apart from `preparing.py`, because a run that uses such a corpus prepares nothing. One at an address
-(`s3://`, `gs://`, `hf://`, `https://`) is copied as a whole: a shuffled epoch reads from all of it.
+Apart from `data.preparing`, because a run that uses such a corpus prepares nothing. One at an
+address (`s3://`, `gs://`, `hf://`, `https://`) is copied as a whole: a shuffled epoch reads from
+all of it.
 """
 
 from pathlib import Path

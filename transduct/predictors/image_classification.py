@@ -32,7 +32,7 @@ from transduct.data.images import (
 from transduct.errors import require
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import label_scores
-from transduct.inference.batches import answered, device_of
+from transduct.inference.batches import device_of, shared
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -344,16 +344,19 @@ class PictureClassifier(OneModel):
         """The scores of each label (B, labels)."""
         check_inputs(inputs, "picture")
         decoding = with_options(self.decoding, options)
+        step = max(1, decoding.batch_tokens // self.model.config.grid**2)
         every = list(inputs)
 
-        def scored(numbers: list[int]) -> np.ndarray:
-            pictures = []
-            for number in numbers:
-                with of_input(number):
-                    pictures.append(self._picture(every[number]))
-            return self._classified(self._read(pictures), decoding).float().cpu().numpy()
+        def scored(numbers: Sequence[int]) -> Iterator[np.ndarray]:
+            for start in range(0, len(numbers), step):
+                pictures = []
+                for number in numbers[start : start + step]:
+                    with of_input(number):
+                        pictures.append(self._picture(every[number]))
+                yield from self._classified(self._read(pictures), decoding).float().cpu().numpy()
 
-        rows = answered(scored, [self.model.config.grid**2] * len(every), decoding.batch_tokens)
+        # by pictures, not batches: a validation set may be a single batch, which ranks share
+        rows = shared(scored, range(len(every)))
         scores = torch.from_numpy(np.array(rows)).view(-1, len(self.about.labels))
         require_finite(scores)
         return scores

@@ -7,13 +7,17 @@ import pytest
 import torch
 
 from transduct.blocks.convolution import group_norm
-from transduct.blocks.sizes import require_channels, require_heads
+from transduct.blocks.sizes import Headed, require_channels
+from transduct.models import bert, dalle, gpt, speech, vit
 
 
-def test_heads_share_the_width_evenly():
-    require_heads(SimpleNamespace(d_model=12, num_heads=3))
+@pytest.mark.parametrize("family", [bert, dalle, gpt, speech, vit], ids=lambda each: each.__name__)
+def test_heads_share_the_width_evenly(family):
+    sizes = [7, dalle.CodesConfig()] if family is dalle else [7]
+    family.Config(*sizes, d_model=12, num_heads=3)
+    assert issubclass(family.Config, Headed)
     with pytest.raises(ValueError, match=r"d_model is 12, must be a multiple of num_heads \(5\)"):
-        require_heads(SimpleNamespace(d_model=12, num_heads=5))
+        family.Config(*sizes, d_model=12, num_heads=5)
 
 
 @pytest.mark.parametrize("channels", [[8], [16, 40], [64, 128]])

@@ -302,7 +302,6 @@ def test_the_base_size_is_that_of_the_paper():
             {"n_grams": 2, "head": "tokens", "labels": 2},
             "n_grams is 2, but only the head 'sequence' has n-grams; set",
         ),
-        ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
         (
             {"max_length": 4, "head": "span"},
             "max_length is 4, must be at least 5 for the head 'span'",

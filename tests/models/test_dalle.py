@@ -254,14 +254,3 @@ def test_attention_weights_are_handed_over():
 def test_impossible_codes_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         codes_config(**change)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"d_model": 18}, r"d_model is 18, must be a multiple of num_heads \(4\)"),
-    ],
-)
-def test_impossible_shapes_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        tiny_dalle(**change)

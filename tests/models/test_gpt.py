@@ -219,11 +219,6 @@ def test_the_named_sizes_have_their_size(size, millions):
     )
 
 
-def test_heads_must_divide_the_width():
-    with pytest.raises(ValueError, match=r"d_model is 10, must be a multiple of num_heads \(4\)"):
-        Config(7, d_model=10, num_heads=4)
-
-
 # GPT-2's names of the parts of a layer, and ours.
 PARTS = {
     "wpe": "embedding.positions.table",

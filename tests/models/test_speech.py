@@ -161,7 +161,6 @@ def test_attention_weights_are_named_and_sum_to_one():
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"d_model": 18}, r"d_model is 18, must be a multiple of num_heads \(4\)"),
         (
             {"bands": 6, "heads": "bands"},
             "bands is 6, must be a multiple of num_heads 4 for heads=bands",

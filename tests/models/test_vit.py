@@ -211,7 +211,6 @@ def test_the_sizes_are_those_of_the_papers(size, count):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
         ({"image_size": 30}, r"image_size is 30, must be a multiple of patch_size \(16\)"),
         (
             {"backbone": [8, 16]},

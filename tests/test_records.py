@@ -43,7 +43,7 @@ RANGES = {
         "held_out": "at least 0",
     },
     "sources.TextSource": {"count": "at least 0", "weight": "above 0 and at most 1,000"},
-    "sources.Replacement": {"cycle": "at least 0"},
+    "replacements.Replacement": {"cycle": "at least 0"},
     "tokenizer.Side": {"size": "from 4 to 4,194,304"},
     "tokenizer.TokenizerConfig": {
         "dropout": "at least 0 and below 1",

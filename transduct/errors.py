@@ -1,5 +1,6 @@
 """The errors a user sees; each message says what was found, what was expected and what to do."""
 
+import errno
 import logging
 import re
 from collections.abc import Iterator
@@ -194,3 +195,14 @@ def no_model(directory: Path) -> TransductError:
     ):
         remedy = f"did you mean {directory.with_name(near[0])}?"
     return TransductError(f"{directory}: no such folder; {remedy}")
+
+
+def disk_error(path: Path, error: OSError) -> TransductError:
+    """The error for a failed write; the old contents are still in place."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return TransductError(
+            f"{path}: the disk is full; nothing was changed there: free some space and run again"
+        )
+    return TransductError(
+        f"{path}: cannot be written ({error.strerror or error}); choose another place"
+    )

@@ -17,7 +17,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from transduct.errors import TransductError, require, rewording
+from transduct.errors import TransductError, disk_error, require, rewording
 
 TYPES = {  # as safetensors names them
     torch.float32: "F32",
@@ -169,17 +169,6 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def disk_error(path: Path, error: OSError) -> TransductError:
-    """The error for a failed write; the old contents are still in place."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TransductError(
-            f"{path}: the disk is full; nothing was changed there: free some space and run again"
-        )
-    return TransductError(
-        f"{path}: cannot be written ({error.strerror or error}); choose another place"
-    )
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:

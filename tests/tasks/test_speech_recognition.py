@@ -1,7 +1,5 @@
 """The speech recognition task: its batches, its loss, what it leaves out, and that it learns."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -236,7 +234,8 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
     monkeypatch.setattr(
         speech_recognition, "beam_search", lambda *given: beams.append(given[0]) or beam(*given)
     )
-    monkeypatch.setattr(task, "decoding", replace(task.decoding, validation_beam=3))
+    assert task.search == {"beam": task.decoding.validation_beam}
+    monkeypatch.setattr(task, "search", {"beam": 3})
     task.evaluate(model)
     assert set(beams) == {3}
 

@@ -22,8 +22,7 @@ from typing import Any, BinaryIO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from transduct.errors import needing, require, rewording
-from transduct.storage import disk_error
+from transduct.errors import disk_error, needing, require, rewording
 
 # what has to be installed for an address, by its beginning: our extra and the library
 EXTRAS = {

@@ -14,7 +14,7 @@ from socket import gethostname
 from typing import Any
 
 from transduct.config import Recipe, dump, load_recipe
-from transduct.errors import TrainingFailed, TransductError, require, rewording
+from transduct.errors import TrainingFailed, TransductError, disk_error, require, rewording
 from transduct.predictors.base import Notify
 from transduct.records import RETIRED
 from transduct.storage import (
@@ -22,7 +22,6 @@ from transduct.storage import (
     CONFIG,
     RECIPE,
     STATE,
-    disk_error,
     has_begun,
     remove,
     write_file,

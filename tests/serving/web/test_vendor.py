@@ -1,6 +1,10 @@
 """What others wrote is here as they published it, and a wheel holds it."""
 
+import os
 import re
+import subprocess
+import sys
+import time
 import tomllib
 from hashlib import sha256
 from importlib.resources import files
@@ -8,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.interfaces.clients import program
+
+ROOT = Path(__file__).parents[3]
 FOLDERS = files("transduct.serving") / "web/vendor", Path(__file__).parent / "vendor"
 
 
@@ -23,10 +30,37 @@ def test_each_file_has_its_digest_and_its_licence(folder):
 
 def test_the_wheel_holds_every_file_of_the_page():
     """By the patterns that setuptools takes them by."""
-    root = Path(__file__).parents[3]
-    about = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = about["tool"]["setuptools"]["package-data"]["transduct"]
-    held = {file for pattern in patterns for file in (root / "transduct").glob(pattern)}
-    page = {file for file in (root / "transduct/serving/web").rglob("*") if file.is_file()}
+    held = {file for pattern in patterns for file in (ROOT / "transduct").glob(pattern)}
+    page = {file for file in (ROOT / "transduct/serving/web").rglob("*") if file.is_file()}
     assert len(page) > 50
     assert page <= held
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_its_page(driver, trained_run, tmp_path, monkeypatch):
+    """Built from what git tracks, into an empty folder, without the kernels; a browser opens it."""
+    from tests.serving.web.browser import Reader
+
+    def run(*words, **more):
+        subprocess.run(words, check=True, capture_output=True, env={**os.environ, **more})
+
+    source, site = tmp_path / "source", tmp_path / "site"
+    pip = sys.executable, "-m", "pip", "-q"
+    run("git", "-C", ROOT, "checkout-index", "--all", f"--prefix={source}/")
+    build = *pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, source
+    run(*build, CC="false")
+    (wheel,) = tmp_path.glob("*.whl")
+    run(*pip, "install", "--no-deps", "--target", site, wheel)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    here = f"import transduct; assert transduct.__file__.startswith({str(site)!r}); "
+    with program(trained_run, "--port", 0, before=here) as (_, client, _line):
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.1)
+        reader = Reader(driver, client.port).open()
+        reader["textarea"].send_keys("a b c")
+        reader.until(
+            lambda: reader.run("return document.querySelector('.output').textContent.trim()")
+        )
+        reader.quiet()

@@ -118,7 +118,7 @@ def program(*words, before="", stdout=None):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
-        line = process.stderr.readline()
+        line = next(line for line in process.stderr if re.search(r":\d+ ", line))
         yield process, Client(int(re.search(r":(\d+) ", line)[1])), line
     finally:
         process.kill()

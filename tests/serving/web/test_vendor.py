@@ -54,7 +54,8 @@ def test_a_wheel_brings_its_page(driver, trained_run, tmp_path, monkeypatch):
     (wheel,) = tmp_path.glob("*.whl")
     run(*pip, "install", "--no-deps", "--target", site, wheel)
     monkeypatch.setenv("PYTHONPATH", str(site))
-    here = f"import transduct; assert transduct.__file__.startswith({str(site)!r}); "
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the folder of the sources is not searched
+    here = f"import sys, transduct; assert transduct.__file__.startswith({str(site)!r}); "
     with program(trained_run, "--port", 0, before=here) as (_, client, _line):
         while client("GET", "/ready")[0] != 200:
             time.sleep(0.1)

@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from transduct.storage import (
     files_in,
     fill,
     load_weights,
+    new_directory,
     pack,
     read_json,
     read_tensors,
@@ -440,3 +442,26 @@ def test_a_run_has_begun_once_it_has_a_checkpoint(tmp_path):
     assert not storage.has_begun(tmp_path)
     (tmp_path / "checkpoints" / "step_2").mkdir()
     assert storage.has_begun(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(errno.EPIPE, "Broken pipe"),
+        PermissionError(errno.EACCES, "Permission denied", "/data/in.txt"),
+        FileNotFoundError(errno.ENOENT, "No such file", "beside.txt"),
+    ],
+)
+def test_errors_of_other_files_are_not_called_those_of_a_new_folder(error, tmp_path):
+    with pytest.raises(type(error)) as found, new_directory(tmp_path / "new"):
+        raise error
+    assert found.value is error
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", [None, "", "/inside"])
+def test_errors_of_a_new_folder_name_it(name, tmp_path):
+    out = tmp_path / "new"
+    message = rf"^{re.escape(str(out))}: cannot be written \(Permission denied\); choose another"
+    with pytest.raises(TransductError, match=message), new_directory(out) as folder:
+        raise PermissionError(errno.EACCES, "Permission denied", name and f"{folder}{name}")

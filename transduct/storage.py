@@ -86,6 +86,11 @@ def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
             directory.rename(aside)
         put_in_place(temporary, directory)
     except OSError as error:
+        # What is read meanwhile, and a pipe that nobody reads any more, are no fault of this place.
+        named = Path(error.filename) if isinstance(error.filename, str) else temporary
+        inside = named in (directory, aside) or named.is_relative_to(temporary)
+        if isinstance(error, BrokenPipeError) or not (inside or temporary.is_relative_to(named)):
+            raise
         raise disk_error(directory, error) from error
     finally:
         if aside.exists() and not directory.exists():

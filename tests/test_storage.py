@@ -459,7 +459,7 @@ def test_errors_of_other_files_are_not_called_those_of_a_new_folder(error, tmp_p
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("name", [None, "", "/inside"])
+@pytest.mark.parametrize("name", [None, "/.", "/inside"])
 def test_errors_of_a_new_folder_name_it(name, tmp_path):
     out = tmp_path / "new"
     message = rf"^{re.escape(str(out))}: cannot be written \(Permission denied\); choose another"

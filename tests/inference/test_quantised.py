@@ -20,6 +20,7 @@ from transduct.inference.quantised import (
     pack_quantised,
     quantise,
     quantise_rows,
+    use_int_mm,
 )
 from transduct.inference.settings import DecodingConfig
 
@@ -170,13 +171,13 @@ def extreme_bytes(count: int, width: int) -> torch.Tensor:
     return rows
 
 
-@pytest.mark.parametrize("vnni", [False, True])
+@pytest.mark.parametrize("int_mm", [False, True])
 @pytest.mark.parametrize("rows", [0, 1, 7])
 @pytest.mark.parametrize("width", [1, 2, 33, 1040, 1041, 2500])
-def test_the_product_is_that_of_the_integers_exactly(monkeypatch, width, rows, vnni):
-    if vnni and width * rows > 5000 and not quantised_module.HAS_VNNI:
-        pytest.skip("PyTorch's int8 product is a plain loop on this processor")
-    monkeypatch.setattr(quantised_module, "HAS_VNNI", vnni)
+def test_the_product_is_that_of_the_integers_exactly(monkeypatch, width, rows, int_mm):
+    if int_mm and not use_int_mm():
+        pytest.skip("PyTorch's int8 product is slow or not exact on this processor")
+    monkeypatch.setattr(quantised_module, "use_int_mm", lambda: int_mm)
     monkeypatch.setattr(quantised_module, "WIDENED", 2000)
     torch.manual_seed(1)
     x, weight = extreme_bytes(7, width)[:rows], extreme_bytes(9, width)
@@ -186,9 +187,19 @@ def test_the_product_is_that_of_the_integers_exactly(monkeypatch, width, rows, v
     assert torch.equal(found.long(), exact)
 
 
+@pytest.mark.parametrize(("vnni", "most", "used"), [(1, 2**20, 1), (1, 2**15, 0), (0, 2**20, 0)])
+def test_a_product_that_saturates_or_is_slow_is_not_used(monkeypatch, vnni, most, used):
+    def product(a, b):
+        return (a.int() @ b.int()).clamp(max=most)
+
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: bool(vnni))
+    monkeypatch.setattr(torch, "_int_mm", product)
+    assert use_int_mm.__wrapped__() == bool(used)
+
+
 @pytest.mark.parametrize("precision", ["medium", "high", "highest"])
 def test_a_reduced_precision_does_not_reach_the_integers(monkeypatch, precision):
-    monkeypatch.setattr(quantised_module, "HAS_VNNI", False)
+    monkeypatch.setattr(quantised_module, "use_int_mm", lambda: False)
     torch.manual_seed(1)
     x, weight = extreme_bytes(40, 1030), extreme_bytes(70, 1030)
     exact, before = (x.long() @ weight.long().T), torch.get_float32_matmul_precision()
@@ -201,7 +212,7 @@ def test_a_reduced_precision_does_not_reach_the_integers(monkeypatch, precision)
 
 
 def test_the_control_sums_above_2_to_the_24_would_be_rounded(monkeypatch):
-    monkeypatch.setattr(quantised_module, "HAS_VNNI", False)
+    monkeypatch.setattr(quantised_module, "use_int_mm", lambda: False)
     monkeypatch.setattr(quantised_module, "EXACT", 4096)
     x = torch.full((2, 2500), STEPS, dtype=torch.int8)
     x[1, 0] = 1

@@ -5,6 +5,8 @@ have a step per row too: one for the whole batch would make a sentence depend on
 N be tokens, D the input width, F the output width, V the vocabulary.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +19,6 @@ STEPS = 127  # in each direction
 SMALLEST = 1e-12  # the least magnitude, so that a row of zeros has a step
 EXACT = 2**24 // STEPS**2  # products of two bytes whose sum is an exact float32, whatever the order
 WIDENED = 2**18  # weights that are float32 at a time, so that they stay in the cache
-HAS_VNNI = torch.cpu._is_vnni_supported()  # else PyTorch's int8 product is a plain loop
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,10 +49,10 @@ def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = 
 def integer_product(rows: Tensor, weight: Tensor) -> Tensor:
     """The exact product of int8 matrices from -127 to 127: (N, D) and (F, D) -> int32 (N, F).
 
-    Without VNNI the integers are multiplied as float32, some twelve times faster than by
-    `torch._int_mm`. Each sum stays below 2^24, where float32 holds every integer.
+    Where PyTorch's own product is slow or not exact, the integers are multiplied as float32. Each
+    sum stays below 2^24, where float32 holds every integer.
     """
-    if HAS_VNNI:
+    if use_int_mm():
         if rows.shape[1] == 1:  # for which PyTorch 2.13's product is wrong
             rows, weight = (F.pad(x, (0, 1)) for x in (rows, weight))
         return torch._int_mm(rows, weight.T)
@@ -66,6 +67,16 @@ def integer_product(rows: Tensor, weight: Tensor) -> Tensor:
                 sums = floats @ weights[row : row + most].float().T  # (N, most)
                 out[:, row : row + most] += sums.to(torch.int32)
     return out
+
+
+@cache
+def use_int_mm() -> bool:
+    """Whether `torch._int_mm` is fast and exact here. Without VNNI it is a plain loop, twelve times
+    slower than float32. With it, but with oneDNN limited to older instructions, it saturates."""
+    if not torch.cpu._is_vnni_supported():
+        return False
+    most = torch.full((2, 4), STEPS, dtype=torch.int8)
+    return bool((torch._int_mm(most, most.T) == 4 * STEPS**2).all())
 
 
 class QuantisedLinear(nn.Module):

@@ -147,6 +147,52 @@ def test_a_file_that_has_changed_is_done_again_and_no_other(model, files, done, 
     assert again == done
 
 
+def test_a_file_that_changes_during_a_job_is_refused_and_done_again(model, files, tmp_path):
+    inputs, out = [str(files / "a.txt")], tmp_path / "other"
+    steps = run(call(model), inputs, out)
+    next(steps)
+    (files / "a.txt").write_text("a b\nc d\n" * 100)
+    with refusal("a.txt: has changed since the job began; run it again"):
+        last(steps)
+    assert results(out) == {}
+    assert last(run(call(model), inputs, out)).rows == 200
+    assert results(out)["a.txt"].count(b"\n") == 200
+
+
+def test_a_kill_while_old_parts_are_removed_mixes_no_contents(model, files, tmp_path, monkeypatch):
+    inputs, out = [str(files / "a.txt")], tmp_path / "other"
+    steps = run(call(model), inputs, out)
+    while next(steps).shards < 2:
+        pass
+    steps.close()
+    old = (files / "a.txt").read_text()
+    (files / "a.txt").write_text(old.upper())
+    remove = Path.unlink
+
+    def killed(path, missing_ok=False):
+        remove(path, missing_ok)
+        raise KeyboardInterrupt
+
+    steps = run(call(model), inputs, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            next(steps)
+    last(run(call(model), inputs, out))
+    last(run(call(model), inputs, tmp_path / "fresh"))
+    assert results(out) == results(tmp_path / "fresh")
+
+
+def test_a_name_that_is_not_utf8_is_done(model, tmp_path):
+    file = os.fsencode(tmp_path) + b"/\xff.txt"
+    try:
+        Path(os.fsdecode(file)).write_text("a\n")
+    except OSError:  # macOS and Windows have no such names
+        return
+    last(run(call(model), [os.fsdecode(file)], tmp_path / "out"))
+    assert [*results(tmp_path / "out")] == [os.fsdecode(b"\xff.txt")]
+
+
 def test_a_result_that_is_gone_is_made_again(model, files, done, tmp_path):
     os.remove(tmp_path / "out" / "c.jsonl")
     last(run(call(model), [str(files)], tmp_path / "out"))

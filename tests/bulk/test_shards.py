@@ -81,6 +81,7 @@ def test_parquet_keeps_its_columns_and_types(files, tmp_path):
     [
         ("x.jsonl", '{"text": "a"}\n[1]\n', "x.jsonl:2: found no object of JSON; fix the line"),
         ("x.tsv", "text\tb\na\n", "x.tsv:2: found 1 cells, the first row has 2; fix the row"),
+        ("x.tsv", "id\ttext\tid\n1\ta\t2\n", "x.tsv: has two columns 'id'; rename one"),
         ("x.csv", 'text\n"a', "x.csv: damaged .*; write it again"),
         ("x.csv", 'a;b\n"1\n2";3\n4\n', "x.csv:4: found 1 cells, the first row has 2; fix the row"),
         ("x.parquet", "no", "x.parquet: damaged .*; copy it again"),
@@ -92,6 +93,14 @@ def test_a_damaged_file_is_named_with_its_line(name, content, message, tmp_path)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with refusal(message):
         rows_of(tmp_path)
+
+
+def test_an_object_keeps_its_spelling(tmp_path):
+    line = r'{ "text":"a", "n":12345678901234567890.125, "e":1e999, "d":1,"d":2, "s":"\ud800"} '
+    (tmp_path / "x.jsonl").write_text(line)
+    ((shard, rows),) = rows_of(tmp_path)["x.jsonl"]
+    part = format_of("x.jsonl").part(shard, rows, {"score": [0.5], "translation": ["나"]}).decode()
+    assert part == line[:-2] + ', "score": 0.5, "translation": "나"}\n'
 
 
 def test_lines_of_later_shards_are_numbered_in_the_file(tmp_path, small):

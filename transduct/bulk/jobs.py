@@ -7,6 +7,7 @@ it is called again, and processes on several machines may each do some of its sh
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -34,6 +35,7 @@ STATE = ".transduct"  # the folder of a job beside its results
 JOB, INPUT, DONE = "job.json", "input.json", "done.json"
 BLOCK = 1 << 22
 
+Stamp = tuple[int, int]  # the size of a file, and the time of its last change
 Verb = Literal["translate", "score", "predict", "evaluate"]
 
 
@@ -197,8 +199,7 @@ def run(
         "inputs and results stand in one folder; give another --out",
     )
     _claim(call, out)
-    for name, file in files.items():
-        _begin(out, name, file)
+    stamps = {name: _begin(out, name, file) for name, file in files.items()}
     shards = shards_of(files)
     if part is not None:
         shards = shards[part[0] - 1 :: part[1]]
@@ -209,6 +210,9 @@ def run(
     for shard, more in _engine(call, workers, ray)(work, waiting) if waiting else ():
         rows, failed = done.rows + more.rows, done.failed + more.failed
         done = Progress(rows, failed, done.shards + 1, done.of, done.error or more.error)
+        if _stamp(shard.file) != stamps[shard.name]:
+            _forget(out, shard.name)
+            raise TransductError("has changed since the job began; run it again", file=shard.name)
         _finish(out, shard.name, files[shard.name])
         yield done
     for name, file in files.items():
@@ -270,7 +274,7 @@ def _check(
 
 def state_of(out: Path, name: str) -> Path:
     """The folder of what is done of a file."""
-    return out / STATE / hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+    return out / STATE / hashlib.blake2b(os.fsencode(name), digest_size=12).hexdigest()
 
 
 def _claim(call: Call, out: Path) -> None:
@@ -298,23 +302,40 @@ def _claim(call: Call, out: Path) -> None:
     write_file(path, pack_json(job), parents=True)
 
 
-def _begin(out: Path, name: str, file: Path) -> None:
-    """Make the folder of a file; what is done of another content is removed."""
-    folder = state_of(out, name)
-    content = {"name": name, "digest": _digest([file])}
+def _begin(out: Path, name: str, file: Path) -> Stamp:
+    """Make the folder of a file; what is done of another content is removed. Returns when the file
+    was changed last."""
+    folder, stamp = state_of(out, name), _stamp(file)
+    # a name that is not UTF-8 is shown as far as it can be
+    content = {"name": os.fsencode(name).decode(errors="replace"), "digest": _digest([file])}
     path = folder / INPUT
     lost = (folder / DONE).exists() and not (out / name).exists()
     if lost or (path.exists() and read_object(path, "an input") != content):
-        remove(folder)
-        remove(out / name)
+        _forget(out, name)
     if not path.exists():
         write_file(path, pack_json(content), parents=True)
+    return stamp
+
+
+def _forget(out: Path, name: str) -> None:
+    """Remove what is done of a file. What it was done of goes last, so that a kill in between makes
+    no part pass for one of another content."""
+    folder = state_of(out, name)
+    for done in folder.glob("[!.]*"):
+        if done.name != INPUT:
+            done.unlink(missing_ok=True)
+    remove(out / name)
+    remove(folder)
+
+
+def _stamp(file: Path) -> Stamp:
+    return file.stat().st_size, file.stat().st_mtime_ns
 
 
 def _digest(files: Sequence[Path]) -> str:
     found = hashlib.blake2b(digest_size=16)
     for file in files:
-        found.update(f"{file.name}\n{file.stat().st_size}\n".encode())
+        found.update(os.fsencode(f"{file.name}\n{file.stat().st_size}\n"))
         with file.open("rb") as stream:
             while block := stream.read(BLOCK):
                 found.update(block)

@@ -152,9 +152,14 @@ class JsonLines(Lines):
         return rows
 
     def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:  # noqa: ARG002
-        new = zip(*results.values(), strict=True)
-        objects = ({**row, **dict(zip(results, cells))} for row, cells in zip(rows, new))
-        return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects).encode()
+        new = (dict(zip(results, cells)) for cells in zip(*results.values(), strict=True))
+        # The rest of a line keeps its spelling. Python would change numbers of many digits, keys
+        # that come twice and unpaired surrogates.
+        lines = (
+            f"{line.rstrip()[:-1]}, {json.dumps(each, ensure_ascii=False)[1:]}\n"
+            for line, each in zip(self._lines(shard), new, strict=True)
+        )
+        return "".join(lines).encode()
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,8 @@ class Table(Lines):
 
     def rows(self, shard: Shard) -> list[Any]:
         names, rows = self._names(shard), list[Any]()
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise TransductError(f"has two columns '{twice[0]}'; rename one", file=shard.name)
         with rewording(csv.Error, "damaged ({error}); write it again", file=shard.name):
             for cells in self._cells(shard, self._lines(shard)):
                 if len(cells) != len(names):

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import transduct
@@ -45,6 +46,15 @@ def test_a_quantised_model_has_its_own_precision(trained_run, tmp_path):
     convert(trained_run / "model", tmp_path / "int8")
     with refusal("quantised to 'int8' and asked for bfloat16; ask for float32"):
         transduct.load(tmp_path / "int8", precision="bfloat16")
+
+
+def test_a_weight_that_kernels_cannot_multiply_is_refused(trained_run, tmp_path):
+    convert(trained_run / "model", tmp_path / "int8")
+    weights = load_file(tmp_path / "int8" / "model.safetensors")
+    next(x for x in weights.values() if x.dtype is torch.int8)[0, 0] = -128
+    save_file(weights, tmp_path / "int8" / "model.safetensors")
+    with refusal(r"model\.safetensors: has an 8-bit weight of -128, expected -127 to 127; convert"):
+        transduct.load(tmp_path / "int8")
 
 
 def test_a_model_whose_numbers_are_not_finite_is_refused(trained_run, tmp_path):

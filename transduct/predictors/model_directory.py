@@ -14,7 +14,7 @@ from transduct.data.tokenizer import TOKENIZER, Tokenizer, check_sizes, tokenize
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import NotFinite, TransductError, require
 from transduct.inference.fused import prepare
-from transduct.inference.quantised import quantise
+from transduct.inference.quantised import STEPS, quantise
 from transduct.predictors.base import Predictor
 from transduct.records import record, refusal
 
@@ -121,6 +121,14 @@ def read_translator(
         quantise(model)
     tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
     read_weights(model, directory, device, precision)
+    least = (
+        min(int(x.min()) for x in model.parameters() if x.dtype is torch.int8) if quantised else 0
+    )
+    require(  # a kernel would multiply it wrongly
+        least >= -STEPS,
+        f"has an 8-bit weight of {least}, expected -{STEPS} to {STEPS}; convert the model again",
+        file=str(directory / storage.WEIGHTS),
+    )
     return model, tokenizers, backwards
 
 

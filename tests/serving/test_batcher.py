@@ -14,8 +14,8 @@ from tests.helpers import compiled
 from tests.predictors.test_translation import make
 from transduct.decoding.search import pause
 from transduct.errors import TransductError
-from transduct.inference import cohorts
-from transduct.inference.cohorts import Cohorts
+from transduct.inference import engine
+from transduct.inference.engine import Cohorts
 from transduct.inference.fused import prepare
 from transduct.inference.running import Running
 from transduct.serving import jobs
@@ -482,8 +482,8 @@ def test_where_a_running_batch_fails_its_sentences_are_worked_on_one_by_one(
         ]
         return await asyncio.gather(*(batcher.ask(job, "me") for job in asked))
 
-    broken = type("Broken", (cohorts.Running,), {method: fails})
-    monkeypatch.setattr(cohorts, "Running", broken)
+    broken = type("Broken", (engine.Running,), {method: fails})
+    monkeypatch.setattr(engine, "Running", broken)
 
     found = [each for [each] in together(10, ask)]
     assert found == translator.translate(["a", "b c"], beam=2)

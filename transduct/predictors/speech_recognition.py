@@ -45,8 +45,7 @@ from transduct.errors import require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.text import normalised, token_error_rate
 from transduct.inference.batches import answered, device_of, flat
-from transduct.inference.cohorts import beam_search
-from transduct.inference.engine import on_own_threads
+from transduct.inference.engine import beam_search, on_own_threads
 from transduct.inference.settings import BeamWidth, LengthPenalty
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Attention, Panel, Predictor, Report

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from transduct.decoding.search import Hypothesis, pausing
 from transduct.errors import TransductError
-from transduct.inference.cohorts import Cohorts, running_batch
+from transduct.inference.engine import Cohorts, running_batch
 from transduct.inference.running import Running
 from transduct.inference.settings import Sentence
 from transduct.kernels.threads import CORES

@@ -26,8 +26,8 @@ from transduct.data.tokenizer import (
     train_tokenizer,
     train_tokenizers,
 )
-from transduct.data.tokenizer_file import OWN
-from transduct.data.vocabulary import COVERING, TIDY, cleared
+from transduct.data.tokenizer_file import OWN, TIDY, cleared
+from transduct.data.vocabulary import COVERING
 from transduct.records import record
 
 KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]

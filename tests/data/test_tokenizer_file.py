@@ -1,19 +1,32 @@
-"""A tokenizer that others wrote takes bounded time and memory, and ends in one line."""
+"""What nobody sees is left out as Unicode says. A tokenizer that others wrote takes bounded time
+and memory, and ends in one line."""
 
 import base64
 import json
 import os
+import random
 import subprocess
 import sys
 import time
+import unicodedata
 
 import pytest
+import regex
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from tests.refusals import refusal
 from transduct.data import tokenizer_file
 from transduct.data.tokenizer import Tokenizer, panics_as_errors
-from transduct.data.tokenizer_file import LONGEST, read
+from transduct.data.tokenizer_file import (
+    COMPOSED,
+    LIGATURES,
+    LONGEST,
+    TIDY,
+    cleared,
+    is_blank,
+    read,
+    tidied,
+)
 
 REPLACE = {"type": "Replace", "content": ""}
 
@@ -140,3 +153,49 @@ except TransductError as error:
 def test_other_exceptions_pass():
     with pytest.raises(KeyboardInterrupt), panics_as_errors("a"):
         raise KeyboardInterrupt
+
+
+def test_a_text_is_tidied_as_the_library_does_it():
+    texts = [
+        "",
+        " ",
+        "a b",
+        "a  b ",
+        "\ta\xa0b",
+        "é",
+        "e\u0301 e",
+        "각",
+        "\u1100\u1161",
+        "a\x1cb",
+        "▁ a",
+        "a\u200bb",
+    ]
+    assert [tidied(text) for text in texts] == [TIDY.normalize_str(text) for text in texts]
+    assert tidied(" Cafe\u0301\xa0 b\t") == "Café b"
+
+
+def test_what_nobody_sees_is_what_unicode_says():
+    """Our ranges are those of the property, but for what scripts, emoji and flags need."""
+    every = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+    ignorable = {*regex.findall(r"\p{Default_Ignorable_Code_Point}", every)}
+    needed = {*regex.findall(r"[\p{Variation_Selector}\u200c\u200d]", every)}
+    assert {letter for letter in every if not cleared(letter)} == ignorable - needed
+    assert {letter for letter in every if is_blank(letter)} == ignorable | {
+        letter for letter in every if letter.isspace()
+    }
+    assert not is_blank("\u200ba")
+    for ligature, letters in LIGATURES.items():
+        assert cleared(ligature) == letters == unicodedata.normalize("NFKC", ligature)
+
+
+def test_the_library_leaves_out_the_same():
+    pool = [
+        *LIGATURES,
+        *"a🏴\u200d\ufe0f\u0301e\xad\u200b\u3164",
+        *map(chr, range(0xE001E, 0xE0084)),
+    ]
+    draw = random.Random(0)
+    for _ in range(2000):
+        text = "".join(draw.choices(pool, k=draw.randrange(9)))
+        assert COMPOSED.normalize_str(text) == unicodedata.normalize("NFC", cleared(text))
+    assert cleared("a\xad\u200bﬁ", kept="\xadﬁ") == "a\xadﬁ"

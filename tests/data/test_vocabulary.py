@@ -4,16 +4,14 @@ sample."""
 import random
 import subprocess
 import sys
-import unicodedata
 
 import pytest
-import regex
 
 from tests.refusals import refusal
 from transduct.data import vocabulary as module
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.vocabulary import COMPOSED, LIGATURES, TIDY, cleared, is_blank, sample, tidied
+from transduct.data.vocabulary import sample
 
 LINES = [
     "Ein Haus am See, ein Häuschen am Meer.",
@@ -85,52 +83,6 @@ def test_training_on_no_text_is_refused(kind, lines):
 def test_the_smallest_texts_train(kind):
     tokenizer = Tokenizer.train(["a"], kind, 100)
     assert tokenizer.decode(tokenizer.encode(["a"])) == ["a"]
-
-
-def test_a_text_is_tidied_as_the_library_does_it():
-    texts = [
-        "",
-        " ",
-        "a b",
-        "a  b ",
-        "\ta\xa0b",
-        "é",
-        "e\u0301 e",
-        "각",
-        "\u1100\u1161",
-        "a\x1cb",
-        "▁ a",
-        "a\u200bb",
-    ]
-    assert [tidied(text) for text in texts] == [TIDY.normalize_str(text) for text in texts]
-    assert tidied(" Cafe\u0301\xa0 b\t") == "Café b"
-
-
-def test_what_nobody_sees_is_what_unicode_says():
-    """Our ranges are those of the property, but for what scripts, emoji and flags need."""
-    every = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
-    ignorable = {*regex.findall(r"\p{Default_Ignorable_Code_Point}", every)}
-    needed = {*regex.findall(r"[\p{Variation_Selector}\u200c\u200d]", every)}
-    assert {letter for letter in every if not cleared(letter)} == ignorable - needed
-    assert {letter for letter in every if is_blank(letter)} == ignorable | {
-        letter for letter in every if letter.isspace()
-    }
-    assert not is_blank("\u200ba")
-    for ligature, letters in LIGATURES.items():
-        assert cleared(ligature) == letters == unicodedata.normalize("NFKC", ligature)
-
-
-def test_the_library_leaves_out_the_same():
-    pool = [
-        *LIGATURES,
-        *"a🏴\u200d\ufe0f\u0301e\xad\u200b\u3164",
-        *map(chr, range(0xE001E, 0xE0084)),
-    ]
-    draw = random.Random(0)
-    for _ in range(2000):
-        text = "".join(draw.choices(pool, k=draw.randrange(9)))
-        assert COMPOSED.normalize_str(text) == unicodedata.normalize("NFC", cleared(text))
-    assert cleared("a\xad\u200bﬁ", kept="\xadﬁ") == "a\xadﬁ"
 
 
 def test_a_sample_is_even_and_the_same_each_time():

@@ -14,7 +14,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from tests.refusals import refusal
-from transduct.data import vocabulary
+from transduct.data import tokenizer_file
 from transduct.data.trees import Tree, linearised
 from transduct.evaluation import text
 from transduct.evaluation.text import corpus_scores, labelled_f1, read_tree
@@ -164,7 +164,7 @@ def test_what_nobody_sees_and_ligatures_are_no_errors(swapped):
 def test_models_do_not_read_what_scores_leave_out():
     """Every character but the tags of flags is cleared as for a model."""
     for code in [*range(0xD800), *range(0xE000, 0xE0000), *range(0xE0080, 0xE1000)]:
-        assert text.cleared(chr(code)) == vocabulary.cleared(chr(code)), hex(code)
+        assert text.cleared(chr(code)) == tokenizer_file.cleared(chr(code)), hex(code)
 
 
 def test_decomposed_references_cost_no_edits_and_are_told_of_where_they_cost(caplog):

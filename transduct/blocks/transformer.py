@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState, PromptState
-from transduct.blocks.embeddings import project
+from transduct.blocks.embeddings import Embedding, project
 from transduct.blocks.linear import Linear
 from transduct.functional.dropout import activation_dropout, add_dropout, dropout
 from transduct.segments import Segments
@@ -230,12 +230,8 @@ class Decoder(nn.ModuleList):
         ]
         return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Ancestry(beam))
 
-    def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
-        """The newest token of each row (R,) -> logits of the next (R, V).
-
-        Args:
-            model: has a `target_embedding`, a `decoder_norm` and `logits`.
-        """
+    def step(self, model: "DecoderSteps", tokens: Tensor, state: MemoryState) -> Tensor:
+        """The newest token of each row (R,) -> logits of the next (R, V)."""
         state.ancestry.grow(len(tokens), tokens.device)
         x = model.target_embedding(tokens, state.positions)
         for layer, cache, memory in zip(self, state.caches, state.memories, strict=True):
@@ -251,8 +247,14 @@ class DecoderSteps:
     that.
     """
 
+    target_embedding: Embedding
+    decoder: Decoder
+    decoder_norm: nn.Module
+    output_table: Any  # a parameter, or packed `Rows`
+    output_bias: Tensor | None
+
     def decode(
-        self: Any,
+        self,
         tokens: Tensor,
         segments: Segments,
         memory: Tensor,
@@ -262,18 +264,20 @@ class DecoderSteps:
         """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the
         next token."""
         x = self.target_embedding(tokens, segments.positions)
-        hidden: Tensor = self.decoder(x, segments, memory, memory_segments, weights)
-        return self.decoder_norm(hidden)
+        hidden: Tensor = self.decoder_norm(
+            self.decoder(x, segments, memory, memory_segments, weights)
+        )
+        return hidden
 
-    def logits(self: Any, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
         return project(hidden, self.output_table, self.output_bias)
 
-    def start(self: Any, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """Return the state before the first token, with `beam` rows for each source."""
         return self.decoder.start(memory, segments, beam)
 
-    def step(self: Any, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
+    def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after
         it."""
         return self.decoder.step(self, tokens, state), state

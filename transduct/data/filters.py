@@ -19,7 +19,7 @@ from transduct.data.replacements import changed
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig
 from transduct.data.text import read_pairs
-from transduct.data.vocabulary import tidied
+from transduct.data.tokenizer_file import tidied
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from transduct.data.languages import parts_of
 from transduct.data.samples import Pair
 from transduct.data.sources import FiltersConfig
-from transduct.data.vocabulary import tidied
+from transduct.data.tokenizer_file import tidied
 from transduct.errors import needing
 
 LONG_ENOUGH = 20  # letters of a text whose language is asked

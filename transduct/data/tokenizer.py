@@ -26,21 +26,23 @@ from tokenizers import decoders, models, normalizers
 
 from transduct.data.pieces import BLANK, HIDDEN, Pieces
 from transduct.data.samples import Pair
-from transduct.data.tokenizer_file import read
-from transduct.data.vocabulary import (
-    BYTES,
+from transduct.data.tokenizer_file import (
     CLEARED,
     CLEARING,
     COMPOSED,
     ESCAPE,
     ESCAPED,
     NOT_READ,
-    SPECIALS,
     TIDY,
+    cleared,
+    read,
+)
+from transduct.data.vocabulary import (
+    BYTES,
+    SPECIALS,
     WORDS,
     WORDS_OF_UNIGRAM,
     Kind,
-    cleared,
     learnt,
     sample,
 )

@@ -1,4 +1,5 @@
-"""Reads `tokenizer.json`, which others may have written: bounded in size, in time and in growth.
+"""The rules of `tokenizer.json`: what ours do to characters, and what a file of others may ask for,
+bounded in size, in time and in growth.
 
 The `tokenizers` library obeys whatever such a file says. A pattern that backtracks takes minutes or
 panics, and a rule that lengthens text again and again takes all memory, which ends the process. So
@@ -7,15 +8,63 @@ a file may ask for the patterns that this program writes and no others, and for 
 
 import base64
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
+from unicodedata import is_normalized
 
-from transduct.data.vocabulary import CLEARING
+import tokenizers
+from tokenizers import normalizers
+
+from transduct.data.pieces import BLANK
 from transduct.errors import placing, require
 from transduct.storage import read_file
 
+# Unicode's Default_Ignorable_Code_Point, as inclusive ranges: written out, for a new version of
+# Unicode must not change what a trained model reads. The first are left out of every text. Not so
+# U+200C and U+200D, which Persian, Hindi and emoji need, variation selectors, or tags of a flag.
+UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e001f\U000e0080-\U000e00ff\U000e01f0-\U000e0fff"
+)
+TAGS, KEPT = (
+    "\U000e0020-\U000e007f",
+    "\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef",
+)
+INVISIBLE = f"[{UNSEEN}]|(?<![\U0001f3f4{TAGS}])[{TAGS}]+"
+# Ligatures, as the text of a PDF file has them.
+LIGATURES = {
+    **dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"))),
+    **dict(zip("ﬓﬔﬕﬖﬗ", ("մն", "մե", "մի", "վն", "մխ"))),
+    **dict(zip("ﻵﻶﻷﻸﻹﻺﻻﻼ", ("لآ", "لآ", "لأ", "لأ", "لإ", "لإ", "لا", "لا"))),
+}
+NOT_READ = re.compile(f"{INVISIBLE}|[{''.join(LIGATURES)}]")
+BLANKS = re.compile(rf"[\s{UNSEEN}{TAGS}{KEPT}]*")
+# The first rules of a new tokenizer. Older ones have none: their training goes on as it began.
+CLEARING = (
+    normalizers.Replace(
+        tokenizers.Regex(re.sub("[^ -~]", lambda found: f"\\x{{{ord(found[0]):x}}}", INVISIBLE)), ""
+    ),
+    *[normalizers.Replace(letter, written) for letter, written in LIGATURES.items()],
+)
+ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
+# In a word, ▁ would read as a blank: it is written as two control characters, of which the first is
+# never alone.
+ESCAPE = "\x10"
+ESCAPES = {ESCAPE: f"{ESCAPE}\x12", BLANK: f"{ESCAPE}\x11"}
+ESCAPING = (
+    normalizers.NFC(),
+    *[normalizers.Replace(letter, written) for letter, written in ESCAPES.items()],
+    ONE_BLANK,
+    normalizers.Strip(),
+)
+ESCAPED = normalizers.Sequence([*ESCAPING])  # of tokenizers without `CLEARING`
+CLEARED = normalizers.Sequence([*CLEARING, *ESCAPING])
+COMPOSED = normalizers.Sequence([*CLEARING, normalizers.NFC()])
 # Regular expressions in the tokenizers that we write, or take from published models.
 PATTERNS = {r"\s+", " +", r"\A | \z", " {2,}", r"\n"}
 LARGEST = 1 << 28  # bytes; four million tokens and their merges take half of it
@@ -25,6 +74,35 @@ USUAL = {"start": 0, "stop": 0, "length": 1}  # numbers of rules
 PARTS = 100  # rules
 ELSEWHERE = "take the model from another place"
 OWN = [json.loads(rule.__getstate__()) for rule in CLEARING]  # known to be harmless
+
+
+def cleared(text: str, kept: Collection[str] = ()) -> str:
+    """A text without characters that nobody sees (`INVISIBLE`), and with the letters of ligatures;
+    those `kept` stay."""
+    if text.isascii():
+        return text
+
+    def read(match: re.Match[str]) -> str:
+        found = match[0]
+        return found if found[0] in kept else LIGATURES.get(found, "")
+
+    return NOT_READ.sub(read, text)
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text holds nothing that can be seen."""
+    return BLANKS.fullmatch(text) is not None
+
+
+def tidied(text: str) -> str:
+    """A text as all kinds but `byte` and `verbatim` read it: in NFC, with single blanks between its
+    words.
+
+    Few texts need the library's normaliser, which is slow.
+    """
+    if " ".join(text.split()) == text and (text.isascii() or is_normalized("NFC", text)):
+        return text
+    return TIDY.normalize_str(text)
 
 
 def read(path: Path) -> str:

@@ -10,16 +10,17 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from random import Random
 from typing import Any, Literal, TypeVar
-from unicodedata import is_normalized, normalize
+from unicodedata import normalize
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from transduct.data.pieces import BLANK
+from transduct.data.tokenizer_file import CLEARED, COMPOSED, ESCAPES, cleared, is_blank
 from transduct.errors import WrongData
 
 log = logging.getLogger("transduct")
@@ -37,49 +38,6 @@ NAMES_OF_SPECIALS = re.compile(
 RARE = 10_000_000  # a character rarer than once in this many gets no token
 LONGEST_WORD = 1_000  # characters; longer words are cut for training
 SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space in Python, but not in the library
-# Unicode's Default_Ignorable_Code_Point, as inclusive ranges: written out, for a new version of
-# Unicode must not change what a trained model reads. The first are left out of every text. Not so
-# U+200C and U+200D, which Persian, Hindi and emoji need, variation selectors, or tags of a flag.
-UNSEEN = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e001f\U000e0080-\U000e00ff\U000e01f0-\U000e0fff"
-)
-TAGS, KEPT = (
-    "\U000e0020-\U000e007f",
-    "\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef",
-)
-INVISIBLE = f"[{UNSEEN}]|(?<![\U0001f3f4{TAGS}])[{TAGS}]+"
-# Ligatures, as the text of a PDF file has them.
-LIGATURES = {
-    **dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"))),
-    **dict(zip("ﬓﬔﬕﬖﬗ", ("մն", "մե", "մի", "վն", "մխ"))),
-    **dict(zip("ﻵﻶﻷﻸﻹﻺﻻﻼ", ("لآ", "لآ", "لأ", "لأ", "لإ", "لإ", "لا", "لا"))),
-}
-NOT_READ = re.compile(f"{INVISIBLE}|[{''.join(LIGATURES)}]")
-BLANKS = re.compile(rf"[\s{UNSEEN}{TAGS}{KEPT}]*")
-# The first rules of a new tokenizer. Older ones have none: their training goes on as it began.
-CLEARING = (
-    normalizers.Replace(
-        tokenizers.Regex(re.sub("[^ -~]", lambda found: f"\\x{{{ord(found[0]):x}}}", INVISIBLE)), ""
-    ),
-    *[normalizers.Replace(letter, written) for letter, written in LIGATURES.items()],
-)
-ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
-TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
-# In a word, ▁ would read as a blank: it is written as two control characters, of which the first is
-# never alone.
-ESCAPE = "\x10"
-ESCAPES = {ESCAPE: f"{ESCAPE}\x12", BLANK: f"{ESCAPE}\x11"}
-ESCAPING = (
-    normalizers.NFC(),
-    *[normalizers.Replace(letter, written) for letter, written in ESCAPES.items()],
-    ONE_BLANK,
-    normalizers.Strip(),
-)
-ESCAPED = normalizers.Sequence([*ESCAPING])  # of tokenizers without `CLEARING`
-CLEARED = normalizers.Sequence([*CLEARING, *ESCAPING])
-COMPOSED = normalizers.Sequence([*CLEARING, normalizers.NFC()])
 WORDS = pre_tokenizers.Metaspace(BLANK)
 # Unigram would match even special tokens anywhere in a word; with "<" split off it cannot.
 WORDS_OF_UNIGRAM = pre_tokenizers.Sequence([WORDS, pre_tokenizers.Split("<", "isolated")])
@@ -178,35 +136,6 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
             break
         chosen[random.randrange(count)] = item[0]
     return chosen
-
-
-def cleared(text: str, kept: Collection[str] = ()) -> str:
-    """A text without characters that nobody sees (`INVISIBLE`), and with the letters of ligatures;
-    those `kept` stay."""
-    if text.isascii():
-        return text
-
-    def read(match: re.Match[str]) -> str:
-        found = match[0]
-        return found if found[0] in kept else LIGATURES.get(found, "")
-
-    return NOT_READ.sub(read, text)
-
-
-def is_blank(text: str) -> bool:
-    """Whether a text holds nothing that can be seen."""
-    return BLANKS.fullmatch(text) is not None
-
-
-def tidied(text: str) -> str:
-    """A text as all kinds but `byte` and `verbatim` read it: in NFC, with single blanks between its
-    words.
-
-    Few texts need the library's normaliser, which is slow.
-    """
-    if " ".join(text.split()) == text and (text.isascii() or is_normalized("NFC", text)):
-        return text
-    return TIDY.normalize_str(text)
 
 
 def _library(model: models.Model) -> tokenizers.Tokenizer:

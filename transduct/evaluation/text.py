@@ -40,7 +40,7 @@ CONTINUOUS = (
     *("Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Javanese", "Balinese", "Buginese", "Batak"),
     *("Tai_Le", "New_Tai_Lue", "Tai_Tham", "Tai_Viet", "Yi", "Rejang", "Makasar"),
 )
-# What models do not read (`data.vocabulary.cleared`): what nobody sees, and ligatures.
+# What models do not read (`data.tokenizer_file.cleared`): what nobody sees, and ligatures.
 INVISIBLE = regex.compile(
     r"(?V1)[\p{DI}--[\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0020-\U000e007f"
     r"\U000e0100-\U000e01ef]]"

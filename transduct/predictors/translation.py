@@ -26,7 +26,7 @@ from transduct.data.replacements import (
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, DataConfig, TextSource, listed
 from transduct.data.text_warnings import warn_of_preprocessed
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.vocabulary import is_blank
+from transduct.data.tokenizer_file import is_blank
 from transduct.decoding.filters import Filter, WellFormedTrees
 from transduct.decoding.search import Hypothesis, Phrase
 from transduct.decoding.shortlist import Narrowed, Shortlist

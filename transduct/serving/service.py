@@ -14,7 +14,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from transduct.data.vocabulary import is_blank
+from transduct.data.tokenizer_file import is_blank
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing, require
 from transduct.formats.marked import Segment, plain
 from transduct.formats.office import TooLarge

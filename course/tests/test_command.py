@@ -1,9 +1,11 @@
 """The command learn, from the words of the user to files and exit status."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from transduct_course import catalogue, hash_table
+from transduct_course.catalogue import find
 
 from tests.interfaces import test_cli
 
@@ -47,10 +49,22 @@ def test_an_experiment_that_is_interrupted_keeps_its_rows(program, tmp_path, mon
 def test_names_may_be_in_capitals_and_all_are_counted(program, tmp_path, monkeypatch):
     done = program("learn", "Hash_Table", "--quick", "--out", tmp_path)
     assert (done.code, "hash_table: shown" in done.out.decode()) == (0, True)
-    monkeypatch.setattr(catalogue, "NAMES", ("hash_table", "hash_table"))
+    monkeypatch.setattr(catalogue, "NAMES", ("hash_table", "attention_by_hand"))
     done = program("learn", "--all", "--quick", "--out", tmp_path)
     assert done.code == 0
     assert "2 of 2; about 0 minutes left" in done.err
+
+
+def test_experiments_that_judge_the_same_trainings_train_once(program, tmp_path, monkeypatch):
+    twin = replace(hash_table.EXPERIMENT, name="twin")
+    monkeypatch.setattr(hash_table, "TWIN", twin, raising=False)
+    monkeypatch.setitem(catalogue.PLACES, "twin", "hash_table:TWIN")
+    monkeypatch.setattr(catalogue, "NAMES", ("hash_table", "twin"))
+    done = program("learn", "--all", "--quick", "--json", "--out", tmp_path)
+    first, second = json.loads(done.out)["experiments"]
+    assert (first["rows"], second["seconds"]) == (second["rows"], 0.0)
+    assert done.err.count("temperature 8.00") == 1
+    assert find("warm_up").measure is find("norm").measure
 
 
 def test_an_experiment_without_its_data_is_not_run(program, tmp_path):

@@ -108,7 +108,7 @@ def test_a_mark_becomes_picture_table_verdict_and_command(tmp_path, monkeypatch)
     assert lines[2] == "![sum](learn/sum.svg)"
     assert lines[4:7] == ["| kind | loss |", "| --- | --- |", "| a | 1.50 ± 0.500 |"]
     assert "**Holds**: as claimed." in lines
-    assert "`transduct learn sum` (full size, 1 to 2 seeds, 0.0 minutes of a core)." in lines
+    assert "`transduct learn sum` (full size, 1 to 2 seeds)." in lines
     assert filled("\n".join(lines), tmp_path / "learn", "english").splitlines() == lines
     assert "**맞다**" in filled(text, tmp_path / "learn", "korean")
 

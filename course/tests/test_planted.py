@@ -27,6 +27,10 @@ def test_of_models_that_only_guess_nothing_is_decided(name):
     assert [verdict.answer for verdict in found] == ["not decided"]
 
 
+def test_two_chapters_judge_the_same_trainings():
+    assert measured("warm_up") == measured("norm")
+
+
 def answers(result):
     return tuple(verdict.answer for verdict in result.verdicts)
 
@@ -36,10 +40,8 @@ def planted(name, key, of, to):
     result = Result.read(find(name), DOCS / "learn" / f"{name}.json")
     same = [each for each in (*result.experiment.keys, "seed") if each != key]
     twins = {tuple(map(row.get, same)): row for row in result.rows if row[key] == of}
-    result.rows = [
-        {**twins[tuple(map(row.get, same))], key: to} if row[key] == to else row
-        for row in result.rows
-    ]
+    found = ((row, twins.get(tuple(map(row.get, same)), {})) for row in result.rows)
+    result.rows = [{**row, **twin, key: to} if row[key] == to else row for row, twin in found]
     return result
 
 
@@ -78,8 +80,9 @@ HELP = {"accuracy": 1.0, "chrf": 1.0}
 @pytest.mark.parametrize(
     ("name", "changes", "expected"),
     [
-        ("norm", [({"norm": "no norm"}, {"rates": 0, "best": 0.1})], "holds holds holds"),
-        ("norm", [({}, {"rates": 2, "best": 1.0})], "no no no"),
+        ("norm", [({"norm": "no norm"}, {"rates": 0, "best": 0.1})],
+         "holds holds holds holds holds"),
+        ("norm", [({}, {"rates": 2, "best": 1.0})], "no no no no no"),
         ("residual", [({"variant": "without residuals"}, {"loss": 2.0})], "no holds no holds"),
         ("residual", [({}, {"loss": 2.0}), ({"depth": 32}, {"loss": 3.0})],
          "holds no holds no"),

@@ -48,13 +48,15 @@ def judge(rows: Rows) -> list[Verdict]:
     total = sum(row["parameters"] for row in rows)
     inner = sum(row["parameters"] for row in rows if "feed_forward" in row["part"]) / total
     attention = sum(row["parameters"] for row in rows if "attention." in row["part"]) / total
-    because = Words(
-        f"all {len(own)} parts have equal shapes in every layer and weights of their own; of "
-        f"{total:,} parameters attention has {attention:.0%} and feed-forward {inner:.0%}",
-        f"{len(own)}개 부분 모두 층마다 모양이 같고 가중치는 따로 있다. 매개변수 {total:,}개 "
-        f"가운데 어텐션이 {attention:.0%}, 피드포워드가 {inner:.0%}이다",
+    return Verdict.shown(
+        all(own),
+        Words(
+            f"all {len(own)} parts have equal shapes in every layer and weights of their own; of "
+            f"{total:,} parameters attention has {attention:.0%} and feed-forward {inner:.0%}",
+            f"{len(own)}개 부분 모두 층마다 모양이 같고 가중치는 따로 있다. 매개변수 {total:,}개 "
+            f"가운데 어텐션이 {attention:.0%}, 피드포워드가 {inner:.0%}이다",
+        ),
     )
-    return [Verdict("shown" if all(own) else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

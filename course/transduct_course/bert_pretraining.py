@@ -1,7 +1,7 @@
 """Pre-training on plain text helps where labels are few, and less where there are many; in three
 tasks and in translation, also where it does not."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -165,8 +165,8 @@ def labelling(setting: Setting, name: str, data: Labelled) -> Measured:
                 model = small.seeded(seed, built, data.head, data.labels)
                 if kind == AFTER:
                     model.load_state_dict(known.state_dict(), strict=False)
-                batches = drawn(data, count, seed)
-                small.train(model, batches, steps, 2e-3, loss=small.label_loss, seed=seed)
+                rows = small.choices(data.train[:count], 24, f"reviews {seed}", labelled)
+                small.train(model, rows, steps, 2e-3, loss=small.label_loss, seed=seed)
                 about = {"data": name, "labels": count, "model": kind, "seed": seed}
                 yield {**about, "accuracy": small.label_accuracy(model, labelled(data.test))}
 
@@ -195,7 +195,8 @@ def translating(setting: Setting) -> Measured:
                 weights = {name: each.detach() for name, each in known.named_parameters()}
                 as_source_side(weights)
                 model.load_state_dict(weights, strict=False)
-            small.train(model, real.batches(text.train, 32, seed), steps, 2e-3, seed=seed)
+            pairs = small.choices(text.train, 32, f"translation {seed}")
+            small.train(model, pairs, steps, 2e-3, seed=seed)
             about = {"data": CAPTIONS, "labels": count, "model": kind, "seed": seed}
             yield {**about, **real.scored(model, text)}
 
@@ -205,13 +206,6 @@ def built(head: str, labels: int = 2, **changes: Any) -> bert.Bert:
     shape = {**small.WIDTH, "layers": 2, "dropout": 0.1, "positions": "rotary", "pool": "mean",
              "vocabulary_size": VOCABULARY, "max_length": LONGEST + 2}  # fmt: skip
     return bert.Bert(bert.Config(**{**shape, "head": head, "labels": labels, **changes}))
-
-
-def drawn(data: Labelled, count: int, seed: int) -> Iterator[small.Labelled]:
-    """Batches of the first labelled texts, without end."""
-    random = Random(f"reviews {seed}")
-    while True:
-        yield labelled(random.choices(data.train[:count], k=24))
 
 
 def labelled(rows: Sequence[Example]) -> small.Labelled:

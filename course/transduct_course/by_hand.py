@@ -56,15 +56,17 @@ def judge_steps(rows: Rows) -> list[Verdict]:
         *(abs(row["weight"] - row["formula"]) for row in rows),
         *(abs(x - y) for x, y in zip(row["sum"], row["formula_sum"], strict=True)),
     )
-    because = Words(
-        f"the scores 112 and 96 become 14 and 12, and {one:.2f} and {two:.2f} after softmax; the "
-        f"weighted sum is ({a:.2f}, {b:.2f}). Not divided, the first word would get "
-        f"{row['not_divided']:.7f}",
-        f"점수 112와 96은 나누면 14와 12, 소프트맥스를 지나면 {one:.2f}과 {two:.2f}가 되고, "
-        f"가중합은 ({a:.2f}, {b:.2f})이다. 나누지 않으면 첫 단어의 가중치는 "
-        f"{row['not_divided']:.7f}이 된다",
+    return Verdict.shown(
+        apart < 1e-5,
+        Words(
+            f"the scores 112 and 96 become 14 and 12, and {one:.2f} and {two:.2f} after softmax; "
+            f"the weighted sum is ({a:.2f}, {b:.2f}). Not divided, the first word would get "
+            f"{row['not_divided']:.7f}",
+            f"점수 112와 96은 나누면 14와 12, 소프트맥스를 지나면 {one:.2f}과 {two:.2f}가 되고, "
+            f"가중합은 ({a:.2f}, {b:.2f})이다. 나누지 않으면 첫 단어의 가중치는 "
+            f"{row['not_divided']:.7f}이 된다",
+        ),
     )
-    return [Verdict("shown" if apart < 1e-5 else "does not hold", because)]
 
 
 BY_HAND = Experiment(
@@ -128,13 +130,15 @@ def draw_shifted(rows: Rows) -> Picture:
 def judge_shifted(rows: Rows) -> list[Verdict]:
     """It is shown if no place sees its target, and each target is the next input."""
     follows = [row["target"] for row in rows[:-1]] == [row["input"] for row in rows[1:]]
-    because = Words(
-        f"one pass over {len(rows)} places gives {len(rows)} predictions; each target is the "
-        "decoder's next input",
-        f"자리 {len(rows)}개를 한 번에 지나며 예측 {len(rows)}개를 얻는다. 각 자리의 정답은 "
-        "디코더의 다음 입력이다",
+    return Verdict.shown(
+        follows and rows[-1]["target"] == END,
+        Words(
+            f"one pass over {len(rows)} places gives {len(rows)} predictions; each target is the "
+            "decoder's next input",
+            f"자리 {len(rows)}개를 한 번에 지나며 예측 {len(rows)}개를 얻는다. 각 자리의 정답은 "
+            "디코더의 다음 입력이다",
+        ),
     )
-    return [Verdict("shown" if follows and rows[-1]["target"] == END else "does not hold", because)]
 
 
 SHIFTED = Experiment(

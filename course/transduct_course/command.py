@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import time
@@ -46,7 +47,7 @@ def learn(
     from transduct.interfaces.terminal import require_place
     from transduct_course import report, sliders
     from transduct_course.catalogue import NAMES, find
-    from transduct_course.experiment import Setting
+    from transduct_course.experiment import Result, Setting
     from transduct_course.seeds import run_by_seed
 
     if name is not None and everything:
@@ -69,7 +70,8 @@ def learn(
         return
     require_place(out)
     say = partial(print, file=sys.stderr)
-    setting, found = Setting("quick" if quick else "full", data, say), []
+    setting = Setting("quick" if quick else "full", data, say)
+    found: list[Result] = []
     experiments, begun = [find(each) for each in ([name.lower()] if name else NAMES)], time()
     for number, experiment in enumerate(experiments):
         if number:
@@ -77,7 +79,12 @@ def learn(
             say(f"{number + 1} of {len(experiments)}; about {left:.0f} minutes left")
         if not as_json:
             print(*report.introduced(experiment), sep="\n", flush=True)
-        result = run_by_seed(experiment, setting)
+        same = next((r for r in found if r.experiment.measure is experiment.measure), None)
+        result = (
+            replace(same, experiment=experiment, seconds=0.0)
+            if same
+            else run_by_seed(experiment, setting)
+        )
         paths = result.save(out)
         found.append(result)
         if not as_json:

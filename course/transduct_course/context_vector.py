@@ -47,13 +47,17 @@ def judge(rows: Rows) -> list[Verdict]:
         for name in ("one vector", "GRU + attention")
     )
     alone, attentive = change(one, one_long), change(other, other_long)
-    because = Words(
-        f"from {short} to {long} symbols the accuracy of the single vector {alone.english}, that "
-        f"of a GRU with attention {attentive.english}",
-        f"기호가 {short}개에서 {long}개로 늘면 벡터 하나의 정확도는 {alone.korean}. 어텐션을 붙인 "
-        f"GRU는 {attentive.korean}",
-    )
-    return [Verdict.of(one - one_long > other - other_long + 0.1, because)]
+    return [
+        Verdict.of(
+            one - one_long > other - other_long + 0.1,
+            Words(
+                f"from {short} to {long} symbols the accuracy of the single vector "
+                f"{alone.english}, that of a GRU with attention {attentive.english}",
+                f"기호가 {short}개에서 {long}개로 늘면 벡터 하나의 정확도는 {alone.korean}. "
+                f"어텐션을 붙인 GRU는 {attentive.korean}",
+            ),
+        )
+    ]
 
 
 EXPERIMENT = Experiment(

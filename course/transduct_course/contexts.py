@@ -92,14 +92,18 @@ def judge(rows: Rows) -> list[Verdict]:
         [mean(rows, value, model=name) for value in ("distance", "accuracy")]
         for name in (ATTENTION, ALONE)
     )
-    because = Words(
-        f"with attention the vectors of one word in two senses are {far:.2f} of their length apart "
-        f"and {right:.0%} of the senses are right; feed-forward layers alone: {near:.2f} and "
-        f"{alone:.0%}",
-        f"어텐션이 있으면 같은 낱말의 두 뜻 벡터가 길이의 {far:.2f}배만큼 떨어지고 뜻을 "
-        f"{right:.0%} 맞힌다. 피드포워드 층만 있으면 각각 {near:.2f}배, {alone:.0%}이다",
-    )
-    return [Verdict.of(far > 0.1 and near < 1e-3 and alone < 0.7, because)]
+    return [
+        Verdict.of(
+            far > 0.1 and near < 1e-3 and alone < 0.7,
+            Words(
+                f"with attention the vectors of one word in two senses are {far:.2f} of their "
+                f"length apart and {right:.0%} of the senses are right; feed-forward layers alone: "
+                f"{near:.2f} and {alone:.0%}",
+                f"어텐션이 있으면 같은 낱말의 두 뜻 벡터가 길이의 {far:.2f}배만큼 떨어지고 뜻을 "
+                f"{right:.0%} 맞힌다. 피드포워드 층만 있으면 각각 {near:.2f}배, {alone:.0%}이다",
+            ),
+        )
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -65,6 +65,11 @@ class Verdict(NamedTuple):
         answers: dict[bool | None, Answer] = {True: "holds", False: "does not hold"}
         return cls(answers.get(holds, "not decided"), because, part)
 
+    @classmethod
+    def shown(cls, is_so: bool, because: Words) -> list["Verdict"]:
+        """The one verdict on what cannot fail, if the program is right."""
+        return [cls("shown" if is_so else "does not hold", because)]
+
     def told(self, language: Language) -> tuple[str, str]:
         """The part and the answer to it, and the reason."""
         answer = IN_KOREAN[self.answer] if language == "korean" else self.answer
@@ -136,7 +141,8 @@ class Experiment:
         about: two sentences, of what is measured.
         keys: the columns that tell rows of the table apart, with their headings.
         values: the measured columns, averaged over the rows that agree in all keys.
-        measure: yields rows, as soon as each is known.
+        measure: yields rows, as soon as each is known. Experiments that have it in common judge
+            the same trainings: a run of all measures once.
         draw: the picture of rows, also of the first few.
         judge: a verdict for each part of the claim, on all rows of a run that was not cut short.
         korean: Korean words for those of the table's cells.

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -36,30 +36,16 @@ SIDE = 64  # pixels of a picture that is kept
 THRESHOLD = 0.2  # the least score of a box; after minutes of training none is sure of its label
 
 
-class Training(NamedTuple):
-    """How long a member of the family trains in a full run.
-
-    Attributes:
-        recipe: its recipe, whose `quick` profile shorter runs take.
-        data: the data set it needs.
-        profile: of a full run.
-        overrides: of a full run.
-    """
-
-    recipe: str
-    data: str | None
-    profile: str
-    overrides: tuple[str, ...]
-
-
-FAMILY = {
-    "GPT": Training("tinyshakespeare_gpt", "tinyshakespeare", "quick", ("training.steps=1000",)),
-    "DALL-E": Training(
+# Of each its recipe, the data set that it needs, and for a full run the profile and what changes in
+# it; shorter runs take the recipe's `quick` profile.
+FAMILY: dict[str, tuple[str, str | None, str, tuple[str, ...]]] = {
+    "GPT": ("tinyshakespeare_gpt", "tinyshakespeare", "quick", ("training.steps=1000",)),
+    "DALL-E": (
         "scenes_dalle", None, "cpu",
         ("stages.0.training.steps=1000", "stages.1.training.steps=3000"),
     ),
-    "ViT": Training("cifar10_vit", "cifar10_jpg", "quick", ("training.steps=400",)),
-    "DETR": Training(
+    "ViT": ("cifar10_vit", "cifar10_jpg", "quick", ("training.steps=400",)),
+    "DETR": (
         "scenes_detr", "cifar10_jpg", "cpu",
         tuple(f"stages.{i}.training.steps={n}" for i, n in enumerate((1500, 800, 200))),
     ),
@@ -76,18 +62,17 @@ def measure(setting: Setting) -> Measured:
         raise NotRun("the recipes of the repository (run it in a checkout)")
     with needing("vision", "Pillow"):
         import PIL.Image  # noqa: F401 (pictures are read and written)
-    for family, training in FAMILY.items():
-        data = training.data
+    for family, (_, data, *_) in FAMILY.items():
         if data is not None and (setting.data is None or not (setting.data / data).is_dir()):
             setting.report(f"family: {family} not run: needs the data set {data}")
             continue
         with TemporaryDirectory() as folder:
-            yield trained(family, training, setting, Path(folder))
+            yield trained(family, setting, Path(folder))
 
 
-def trained(family: str, training: Training, setting: Setting, folder: Path) -> Row:
+def trained(family: str, setting: Setting, folder: Path) -> Row:
     """One training, and the model's answer to one input."""
-    recipe, data, profile, changes = training
+    recipe, data, profile, changes = FAMILY[family]
     overrides = [f"data.root={setting.data}/{data}"] if data else []
     if setting.size == "full":
         overrides += changes
@@ -178,13 +163,15 @@ def draw(rows: Rows) -> Picture:
 def judge(rows: Rows) -> list[Verdict]:
     """It is shown if each model holds layers of the same two classes."""
     least = min(row["share"] for row in rows)
-    because = Words(
-        f"{len(rows)} models were built from the same layers, which hold {least:.0%} of the "
-        "parameters or more",
-        f"모델 {len(rows)}개를 같은 층으로 만들었고, 그 층이 매개변수의 {least:.0%} 이상을 "
-        f"차지한다",
+    return Verdict.shown(
+        all(row["layers"] for row in rows),
+        Words(
+            f"{len(rows)} models were built from the same layers, which hold {least:.0%} of the "
+            "parameters or more",
+            f"모델 {len(rows)}개를 같은 층으로 만들었고, 그 층이 매개변수의 {least:.0%} 이상을 "
+            f"차지한다",
+        ),
     )
-    return [Verdict("shown" if all(row["layers"] for row in rows) else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

@@ -87,7 +87,7 @@ def measure(setting: Setting) -> Measured:
     )
     for name, seed in setting.each(variants(76)):
         model = small.seeded(seed, small.transformer_of, text.vocabulary, **variants(76)[name])
-        data = real.batches(text.train, 32, seed)
+        data = small.choices(text.train, 32, f"translation {seed}")
         small.train(model, data, setting.pick(400, 100, 2), seed=seed)
         about = {"data": CAPTIONS, "variant": name, "depth": 2, "seed": seed}
         score = {"loss": small.loss_on(model, text.test)}

@@ -35,13 +35,15 @@ def judge(rows: Rows) -> list[Verdict]:
     """It is shown if the coldest look-up returns the dictionary's value, the warmest another."""
     cold = mean(rows, "error", temperature=TEMPERATURES[-1])
     warm = mean(rows, "error", temperature=TEMPERATURES[0])
-    because = Words(
-        f"at temperature {TEMPERATURES[-1]} the answer is the dictionary's but for {cold:.1%}; "
-        f"at {TEMPERATURES[0]:g} it is {warm:.0%} off",
-        f"온도가 {TEMPERATURES[-1]}이면 딕셔너리가 돌려주는 값과 거의 같고(오차 {cold:.1%}), "
-        f"{TEMPERATURES[0]:g}이면 {warm:.0%} 어긋난다",
+    return Verdict.shown(
+        cold < 0.02 < 0.5 < warm,
+        Words(
+            f"at temperature {TEMPERATURES[-1]} the answer is the dictionary's but for {cold:.1%}; "
+            f"at {TEMPERATURES[0]:g} it is {warm:.0%} off",
+            f"온도가 {TEMPERATURES[-1]}이면 딕셔너리가 돌려주는 값과 거의 같고(오차 {cold:.1%}), "
+            f"{TEMPERATURES[0]:g}이면 {warm:.0%} 어긋난다",
+        ),
     )
-    return [Verdict("shown" if cold < 0.02 < 0.5 < warm else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

@@ -264,13 +264,18 @@ def judge(rows: Rows) -> list[Verdict]:
     meant clearly more often than chance, and than before training."""
     trained = [row for row in rows if row["model"] == "trained"]
     right = mean(trained, "right")
-    knows = Words(
-        f"of nouns never seen together {right:.0%} of the pronouns that it writes are right (there "
-        "are two to choose from: a guess has 50%)",
-        f"함께 나온 적이 없는 명사들에 대해 번역한 대명사의 {right:.0%}가 맞다(둘 중 하나이므로 "
-        "찍으면 50%다)",
-    )
-    found = [Verdict.of(right > 0.9, knows, Words('it knows what "it" means', "it의 뜻을 안다"))]
+    found = [
+        Verdict.of(
+            right > 0.9,
+            Words(
+                f"of nouns never seen together {right:.0%} of the pronouns that it writes are "
+                "right (there are two to choose from: a guess has 50%)",
+                f"함께 나온 적이 없는 명사들에 대해 번역한 대명사의 {right:.0%}가 맞다(둘 중 "
+                "하나이므로 찍으면 50%다)",
+            ),
+            Words('it knows what "it" means', "it의 뜻을 안다"),
+        )
+    ]
     for side, part in (
         ("it", Words('"it" looks at what it means', "it이 가리키는 낱말을 본다")),
         ("pronoun", Words("the German pronoun does", "독일어 대명사가 가리키는 낱말을 본다")),

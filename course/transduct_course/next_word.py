@@ -122,12 +122,15 @@ def tree(levels: Sequence[Sequence[Any]]) -> list[Shape]:
 def judge(rows: Rows) -> list[Verdict]:
     """It is shown if all probabilities sum to one."""
     furthest = max(abs(row["total"] - 1) for row in rows)
-    because = Words(
-        f"all {len(rows)} distributions sum to one{f', within {furthest:.0e}' if furthest else ''}",
-        f"{len(rows)}개 분포의 합은 모두 {f'오차 {furthest:.0e} 안에서' if furthest else '정확히'} "
-        "1이다",
+    return Verdict.shown(
+        furthest < 1e-3,
+        Words(
+            f"all {len(rows)} distributions sum to one"
+            f"{f', within {furthest:.0e}' if furthest else ''}",
+            f"{len(rows)}개 분포의 합은 모두 "
+            f"{f'오차 {furthest:.0e} 안에서' if furthest else '정확히'} 1이다",
+        ),
     )
-    return [Verdict("shown" if furthest < 1e-3 else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

@@ -42,13 +42,14 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
         ending = {"english": "svg", "korean": "ko.svg"}[language]
         yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.{ending})\n"
         yield from said(found, language)
-        minutes = found.seconds / 60
+        minutes = f"{found.seconds / 60:.1f}"
         took = {
-            "english": f"{minutes:.1f} minutes of a core",
-            "korean": f"코어 하나로 {minutes:.1f}분",
+            "english": f"{minutes} minutes of a core",
+            "korean": f"코어 하나로 {minutes}분",
         }[language]
-        about = ", ".join((SIZES[language][found.setting.size], *seeds(found, language), took))
-        yield f"\n`transduct learn {name}` ({about})."
+        about = [SIZES[language][found.setting.size], *seeds(found, language), took]
+        told = ", ".join(about[: -1 if minutes == "0.0" else None])
+        yield f"\n`transduct learn {name}` ({told})."
     else:
         told = {"english": "Not measured yet", "korean": "아직 측정하지 않았다"}[language]
         yield f"{told}: `transduct learn {name}`."

@@ -203,12 +203,19 @@ def judge(rows: Rows) -> list[Verdict]:
     sinusoids learn, and not where the scheme itself does."""
     made, found = ([row for row in rows if row["task"] == task] for task in (REVERSAL, MARK))
     least = mean(made, "least", scheme="sinusoidal")
-    bounded = Words(
-        f"no two of {COUNT:,} sinusoids are nearer than {least:.2f} and no number exceeds 1",
-        f"사인 벡터 {COUNT:,}개 가운데 어느 둘도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 않는다",
-    )
-    part = Words("sinusoids are bounded and all different", "사인은 범위가 정해져 있고 모두 다르다")
-    verdicts = [Verdict.of(least > 0.1, bounded, part)]
+    verdicts = [
+        Verdict.of(
+            least > 0.1,
+            Words(
+                f"no two of {COUNT:,} sinusoids are nearer than {least:.2f} and no number "
+                "exceeds 1",
+                f"사인 벡터 {COUNT:,}개 가운데 어느 둘도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 "
+                "않는다",
+            ),
+            Words("sinusoids are bounded and all different",
+                  "사인은 범위가 정해져 있고 모두 다르다"),
+        )
+    ]  # fmt: skip
     for scheme, part in WEAKNESSES.items():
         places = max((row["places"] for row in found if row["scheme"] == scheme), default=0)
         own, sines = (mean(found, "short", scheme=s, places=places) for s in (scheme, "sinusoidal"))

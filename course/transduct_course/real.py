@@ -17,7 +17,6 @@ import torch
 from transduct.data.lines import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.evaluation.text import corpus_scores
-from transduct.tasks.translation import Batch
 from transduct.training.distributed import Terms
 from transduct_course import small
 
@@ -101,13 +100,6 @@ def captions(folder: Path, count: int, tested: int) -> Translation:
         for part in parts
     )
     return Translation(tokenizer, train, test, parts[1])
-
-
-def batches(rows: Sequence[small.Pair], size: int, seed: int) -> Iterator[Batch]:
-    """Batches of pairs drawn at random, without end."""
-    random = Random(f"translation {seed}")
-    while True:
-        yield small.batch_of(random.choices(rows, k=size))
 
 
 def scored(model: Any, data: Translation) -> dict[str, float]:

@@ -15,7 +15,6 @@ from transduct_course.charts import Chart, slide
 from transduct_course.experiment import (
     Experiment,
     Measured,
-    Row,
     Rows,
     Setting,
     Verdict,
@@ -40,10 +39,23 @@ def measure(setting: Setting) -> Measured:
     as the notes suppose, and from the usual start."""
     steps = setting.pick(600, 250, 3)
     test = small.pairs(reverse, setting.pick(400, 200, 8), "test")
+    look = small.batch_of(test[:100])
     starts = setting.pick((UNIT, XAVIER), (UNIT,), (UNIT, XAVIER))
     widths = setting.pick((4, 32, 128), (8, 128), (4, 16))
     for start, d_k, scaled, seed in setting.each(starts, widths, (True, False)):
-        yield trained(start, d_k, scaled, seed, steps, test)
+        model = small.seeded(seed, built, start, d_k, scaled)
+        before = {**first_softmax(model, look), "entropy_before": entropy_of_crossing(model, look)}
+        small.train(model, small.batches(reverse, 40, seed), steps, 2e-3, seed=seed, clip=0.0)
+        yield {
+            "start": start,
+            "d_k": d_k,
+            "scaled": scaled,
+            "seed": seed,
+            **before,
+            "loss": small.loss_on(model, test),
+            "accuracy": small.accuracy(model, test),
+            "entropy_after": entropy_of_crossing(model, look),
+        }
 
 
 def built(start: str, d_k: int, scaled: bool) -> Any:
@@ -55,26 +67,6 @@ def built(start: str, d_k: int, scaled: bool) -> Any:
                 # A norm lies before, so its inputs have unit variance, and so have these sums.
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
     return model
-
-
-def trained(
-    start: str, d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair]
-) -> Row:
-    """One training, and what was seen before it and at its end."""
-    model = small.seeded(seed, built, start, d_k, scaled)
-    look = small.batch_of(test[:100])
-    before = {**first_softmax(model, look), "entropy_before": entropy_of_crossing(model, look)}
-    small.train(model, small.batches(reverse, 40, seed), steps, 2e-3, seed=seed, clip=0.0)
-    return {
-        "start": start,
-        "d_k": d_k,
-        "scaled": scaled,
-        "seed": seed,
-        **before,
-        "loss": small.loss_on(model, test),
-        "accuracy": small.accuracy(model, test),
-        "entropy_after": entropy_of_crossing(model, look),
-    }
 
 
 @torch.inference_mode()

@@ -75,6 +75,15 @@ def batches(
     return (make(pairs(draw, size, f"{seed} {number}")) for number in count())
 
 
+def choices(
+    rows: Sequence[Any], size: int, seed: str, make: Callable[[list[Any]], Any] = batch_of
+) -> Iterator[Any]:
+    """Batches of rows that are there, drawn at random, without end."""
+    random = Random(seed)
+    while True:
+        yield make(random.choices(rows, k=size))
+
+
 def text_loss(model: nn.Module, batch: Batch) -> Terms:
     """The cross-entropy of the target tokens."""
     return {"tokens": (losses_of(model, batch, 0.0)[0], batch.counts["tokens"], 1.0)}
@@ -150,10 +159,13 @@ def predicted(model: Any, batch: Batch) -> Tensor:
     return forced_logits(model, batch).argmax(-1)
 
 
-def forced_logits(model: Any, batch: Batch) -> Tensor:
-    """The logits at each place of the target, given the true tokens before it: (M, V)."""
-    memory = model.encode(batch.source, batch.source_segments)
-    hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+def forced_logits(model: Any, batch: Batch, weights: list[Tensor] | None = None) -> Tensor:
+    """The logits at each place of the target, given the true tokens before it: (M, V). Attention
+    weights are appended."""
+    memory = model.encode(batch.source, batch.source_segments, weights)
+    hidden = model.decode(
+        batch.inputs, batch.target_segments, memory, batch.source_segments, weights
+    )
     return model.logits(hidden)
 
 
@@ -203,8 +215,7 @@ def entropy(weights: Tensor) -> float:
 def attention_of(model: Any, batch: Batch) -> dict[str, Tensor]:
     """The attention weights (B, H, T, S) of a batch, by name."""
     weights: list[Tensor] = []
-    memory = model.encode(batch.source, batch.source_segments, weights)
-    model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments, weights)
+    forced_logits(model, batch, weights)
     return dict(zip(model.attention_names, weights, strict=True))
 
 

@@ -552,7 +552,13 @@ def test_light_modules_do_not_import_torch():
 
 
 def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_typer():
-    names = ("interfaces.cli", "interfaces.program", "interfaces.terminal", "errors")
+    names = (
+        "interfaces.cli",
+        "interfaces.options",
+        "interfaces.program",
+        "interfaces.terminal",
+        "errors",
+    )
     top = {
         each.name
         for module in FILES

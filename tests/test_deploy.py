@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from transduct.interfaces import cli
+from transduct.interfaces import cli, options
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 # Files for clusters, and the command of ours in each.
@@ -52,7 +52,7 @@ def test_each_example_is_well_formed_and_serves():
 
 
 def test_options_in_the_examples_exist():
-    known = {name.replace("_", "-") for name in vars(cli.Operation())} | {"host", "port"}
+    known = {name.replace("_", "-") for name in vars(options.Operation())} | {"host", "port"}
     others = ("Dockerfile", *ON_CLUSTERS)
     texts = [path.read_text() for path in DEPLOY.iterdir() if path.name not in others]
     asked = {word for text in texts for word in re.findall(r"--([a-z][a-z-]+)", text)}

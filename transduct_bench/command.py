@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from transduct.interfaces.cli import AsJson, Device
+from transduct.interfaces.options import AsJson, Device
 
 
 def bench(

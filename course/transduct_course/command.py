@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from transduct.interfaces.cli import AsJson
+from transduct.interfaces.options import AsJson
 from transduct.interfaces.program import UsageError
 
 

@@ -26,7 +26,7 @@ def run(
     """Do a job and show how far it is; exit status 1 if a row failed.
 
     Args:
-        given: the options of `cli.Bulk` that the call sets.
+        given: the options of `options.Bulk` that the call sets.
         fields: further fields of `Call`.
         options: of the verb; `workers` among them are processes here.
         as_json: how a report is printed.

@@ -4,8 +4,6 @@ input or call."""
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -13,6 +11,27 @@ import typer
 
 from transduct.errors import TransductError, require
 from transduct.interfaces import program, terminal
+from transduct.interfaces.options import (
+    ANY_MACHINE,
+    NO_LANGUAGES,
+    ONE_FILE,
+    USUAL_OPERATION,
+    USUAL_SEARCH,
+    AsJson,
+    Beam,
+    Bulk,
+    Device,
+    Languages,
+    Machine,
+    Makers,
+    Model,
+    OnRay,
+    Operation,
+    Search,
+    Settings,
+    Workers,
+    a_file,
+)
 from transduct.interfaces.program import (
     Command,
     Program,
@@ -33,160 +52,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-_file = partial(typer.Option, metavar="FILE")
-Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Precision = Annotated[str, typer.Option(help="float32 or bfloat16.")]
-Beam = Annotated[
-    int | None, typer.Option(help="Beam size; 1 is greedy. By default the model's own.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1."),
-]
-Workers = Annotated[int | None, typer.Option(help="Processes, where many files are done.")]
-
-
-@dataclass(frozen=True)
-class Languages:
-    """The languages of a call, for a model that has several."""
-
-    source_language: Annotated[
-        str | None, typer.Option("--from", help="Language of the text: ko, Korean ..")
-    ] = None
-    target_language: Annotated[
-        str | None, typer.Option("--to", help="The language to translate into.")
-    ] = None
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where a model runs, and in which precision."""
-
-    device: Device = "auto"
-    precision: Precision = "float32"
-
-
-OnRay = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."),
-]
-Makers = Annotated[int, typer.Option("--workers", help="Processes, or actors with --ray.")]
-
-
-@dataclass(frozen=True)
-class Search:
-    """How `translate` decodes; what is not given stays as the model has it."""
-
-    beam: Beam = None
-    length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = (
-        None
-    )
-    sentences: Annotated[
-        bool, typer.Option("--sentences", help="Translate each sentence of a line by itself.")
-    ] = False
-    no_repeat: Annotated[
-        int | None, typer.Option(help="Forbid any run of so many tokens to come twice.")
-    ] = None
-    batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None
-    workers: Annotated[
-        int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")
-    ] = None
-    placeholders: Annotated[
-        bool, typer.Option("--placeholders", help="Keep %s, {name}, numbers and the like.")
-    ] = False
-    shortlist: Annotated[
-        bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")
-    ] = False
-    captured: Annotated[
-        bool | None,
-        typer.Option(
-            "--captured/--no-captured", help="On a GPU, replay steps as CUDA graphs, or do not."
-        ),
-    ] = None
-    temperature: Annotated[
-        float | None, typer.Option(help="Above 0 samples instead of searching.")
-    ] = None
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the likeliest tokens of total mass p.")
-    ] = None
-    seed: Annotated[int | None, typer.Option(help="Seed for sampling.")] = None
-
-
-@dataclass(frozen=True)
-class Bulk:
-    """How many files are done, shard by shard, into a folder."""
-
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="A folder for many files, or the translation of one document."
-        ),
-    ] = None
-    column: Annotated[
-        str | None, typer.Option(help="The column of tables to read; by default text.")
-    ] = None
-    ray: OnRay = None
-    part: Annotated[
-        str | None,
-        typer.Option(metavar="N/M", help="Do this part of the work alone, such as 3/64."),
-    ] = None
-    skip_errors: Annotated[
-        bool, typer.Option("--skip-errors", help="Leave wrong rows empty, and count them.")
-    ] = False
-
-
-@dataclass(frozen=True)
-class Operation:
-    """How `serve` is run for others."""
-
-    waiting: Annotated[
-        int, typer.Option(help="Texts or files that may wait; more are turned away.")
-    ] = 1000
-    keys: Annotated[Path | None, _file(help="API keys, one per line; requests must bring one.")] = (
-        None
-    )
-    memory: Annotated[
-        int | None, typer.Option(help="Megabytes of weights to hold; others wait on disk.")
-    ] = None
-    pivot: Annotated[
-        bool, typer.Option("--pivot/--no-pivot", help="Chain two models where none has a pair.")
-    ] = True
-    grace: Annotated[
-        float, typer.Option(help="Seconds from SIGTERM to the end, for a balancer to notice.")
-    ] = 0.0
-    suggestions: Annotated[
-        Path | None, typer.Option(help="A file that takes suggested translations.")
-    ] = None
-    files: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="A folder of translated documents; servers side by side share it."
-        ),
-    ] = None
-    glossary: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="A glossary that requests may name."),
-    ] = None
-    prefix: Annotated[str, typer.Option(help="Serve below this path, such as /translate.")] = ""
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(help="Pages of this origin may ask; * for all.")
-    ] = None
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name by which the server may be called.")
-    ] = None
-    trusted_proxy: Annotated[
-        list[str] | None, typer.Option(help="An address whose X-Forwarded-For counts.")
-    ] = None
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Print a line of JSON for each request.")
-    ] = False
-
-
-NO_LANGUAGES, ANY_MACHINE, USUAL_SEARCH, ONE_FILE = Languages(), Machine(), Search(), Bulk()
-USUAL_OPERATION = Operation()
 
 
 def _unless_none(**values: Any) -> dict[str, Any]:
@@ -286,16 +151,16 @@ def train(
         str | None, typer.Option(help="A profile of the recipe, such as quick or cpu.")
     ] = None,
     source: Annotated[
-        list[str] | None, _file(help="Training text, one file or more, instead of a recipe.")
+        list[str] | None, a_file(help="Training text, one file or more, instead of a recipe.")
     ] = None,
-    target: Annotated[list[str] | None, _file(help="Its translation, line by line.")] = None,
+    target: Annotated[list[str] | None, a_file(help="Its translation, line by line.")] = None,
     columns: Annotated[
         str | None, typer.Option(help="The columns of a table, the source first: de,en.")
     ] = None,
     valid_source: Annotated[
-        str | None, _file(help="Validation text; else 10 %, up to 1,000 pairs.")
+        str | None, a_file(help="Validation text; else 10 %, up to 1,000 pairs.")
     ] = None,
-    valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
+    valid_target: Annotated[str | None, a_file(help="Its translation.")] = None,
     languages: Languages = NO_LANGUAGES,
     ray: Annotated[
         str | None,
@@ -386,8 +251,8 @@ def filter(
         bool, typer.Option("--report-only", help="Write the reports, not the pairs.")
     ] = False,
     profile: Annotated[str | None, typer.Option(help="A profile of the recipe.")] = None,
-    source: Annotated[list[str] | None, _file(help="Text, instead of a recipe.")] = None,
-    target: Annotated[list[str] | None, _file(help="Its translation, line by line.")] = None,
+    source: Annotated[list[str] | None, a_file(help="Text, instead of a recipe.")] = None,
+    target: Annotated[list[str] | None, a_file(help="Its translation, line by line.")] = None,
     columns: Annotated[
         str | None, typer.Option(help="The columns of a table, the source first: de,en.")
     ] = None,
@@ -435,10 +300,12 @@ def translate(
     search: Search = USUAL_SEARCH,
     languages: Languages = NO_LANGUAGES,
     prefixes: Annotated[
-        Path | None, _file(help="Text: what the translation of each line begins with.")
+        Path | None, a_file(help="Text: what the translation of each line begins with.")
     ] = None,
-    glossary: Annotated[Path | None, _file(help="Lines of a term, a tab, its translation.")] = None,
-    attention: Annotated[Path | None, _file(help="Draw the first line's attention: .svg.")] = None,
+    glossary: Annotated[
+        Path | None, a_file(help="Lines of a term, a tab, its translation.")
+    ] = None,
+    attention: Annotated[Path | None, a_file(help="Draw the first line's attention: .svg.")] = None,
     text: Annotated[
         bool, typer.Option("--text", help="Read lines of text, whatever the file seems to be.")
     ] = False,
@@ -511,7 +378,7 @@ def predict(
         bool, typer.Option("--text", help="Take inputs for texts, even if files have such names.")
     ] = False,
     attention: Annotated[
-        Path | None, _file(help="Draw the first input's attention: .svg or .png.")
+        Path | None, a_file(help="Draw the first input's attention: .svg or .png.")
     ] = None,
     languages: Languages = NO_LANGUAGES,
     device: Device = "auto",
@@ -577,11 +444,11 @@ def evaluate(
         typer.Argument(metavar="[FILE]", help="With --out DIR, tables with two columns."),
     ] = None,
     source: Annotated[
-        str | None, _file(help="Text, pictures or sounds; by default the recipe's test set.")
+        str | None, a_file(help="Text, pictures or sounds; by default the recipe's test set.")
     ] = None,
     reference: Annotated[
         list[str] | None,
-        _file(
+        a_file(
             "--reference",
             "--target",
             help="The right answers, such as the translation; may be repeated.",
@@ -652,7 +519,7 @@ def convert(
         str | None, typer.Option(help="int8: write a smaller and faster copy.")
     ] = None,
     shortlist: Annotated[
-        Path | None, _file(help="Text like that to be translated: add a lexical shortlist.")
+        Path | None, a_file(help="Text like that to be translated: add a lexical shortlist.")
     ] = None,
     others: Annotated[
         list[str] | None, typer.Option("--with", metavar="MODEL", help="Add to an ensemble.")
@@ -686,7 +553,7 @@ def describe(
     model: Annotated[
         str | None, typer.Argument(help="A run or a model directory; this machine if none.")
     ] = None,
-    out: Annotated[Path | None, _file(help="Draw the model: .svg or .png.")] = None,
+    out: Annotated[Path | None, a_file(help="Draw the model: .svg or .png.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Describe a model: its task, settings and parameters by part. Without one, this machine.
@@ -711,7 +578,7 @@ def describe(
 def inspect(
     model: Model,
     text: Annotated[str, typer.Argument(help="One sentence.")],
-    out: Annotated[Path, _file(help="The page: a file that a browser opens, .html.")],
+    out: Annotated[Path, a_file(help="The page: a file that a browser opens, .html.")],
     languages: Languages = NO_LANGUAGES,
     beam: Beam = None,
     machine: Machine = ANY_MACHINE,
@@ -735,9 +602,9 @@ def score(
         list[str] | None,
         typer.Argument(metavar="[FILE]", help="With --out, tables with two columns, as --column."),
     ] = None,
-    source: Annotated[Path | None, _file(help="Text.")] = None,
+    source: Annotated[Path | None, a_file(help="Text.")] = None,
     target: Annotated[
-        Path | None, _file("--target", "--reference", help="Its translation, line by line.")
+        Path | None, a_file("--target", "--reference", help="Its translation, line by line.")
     ] = None,
     workers: Workers = None,
     languages: Languages = NO_LANGUAGES,

@@ -80,7 +80,7 @@ def of_many_files(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     """Whether a call is of many files.
 
     Args:
-        given: the options of `cli.Bulk` that the call sets.
+        given: the options of `options.Bulk` that the call sets.
         inputs: its files, folders or patterns.
 
     Raises:
@@ -99,7 +99,7 @@ def is_one_document(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     """Whether a call names one document and the file for its translation, which end alike.
 
     Args:
-        given: the options of `cli.Bulk` that the call sets.
+        given: the options of `options.Bulk` that the call sets.
     """
     if len(inputs) != 1 or [*given] != ["out"] or given["out"].is_dir():
         return False
@@ -112,7 +112,7 @@ def is_picture(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     """Whether a call names a picture for its answers, and no folder for those of many files.
 
     Args:
-        given: the options of `cli.Bulk` that the call sets.
+        given: the options of `options.Bulk` that the call sets.
     """
     if [*given] != ["out"] or not given["out"].suffix or given["out"].is_dir():
         return False

@@ -137,11 +137,13 @@ def of_the_library(tokenizer, texts):
     return [coded.ids for coded in library.encode_batch(texts, add_special_tokens=False)]
 
 
+@pytest.mark.parametrize("every", [32, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_ids_are_the_librarys_for_characters_and_words_anywhere(tokenizers, kind):
-    # All of the letters that alphabets have, and every eighth of what follows.
-    numbers = [*range(0x3000), *range(0x3000, 0xD800, 8), *range(0xE000, 0x11000, 8)]
-    characters = [chr(number) for number in numbers]
+def test_the_ids_are_the_librarys_for_characters_and_words_anywhere(tokenizers, kind, every):
+    # All of Latin, of the blanks and of the blocks with "▁", and a part of what else there is.
+    numbers = {*range(0x250), *range(0x2000, 0x2070), *range(0x2580, 0x2590), 0x1680, 0x3000}
+    numbers |= {*range(0, 0xD800, every), *range(0xE000, 0x11000, every)}
+    characters = [chr(number) for number in sorted(numbers)]
     texts = [f"two{character}h {character}{character} three" for character in characters]
     texts += [
         *characters,

@@ -11,7 +11,7 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_LE
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from math import log2
 
@@ -107,29 +107,28 @@ def _languages() -> tuple[tuple[bool, dict[str, float]], ...]:
 def _cost(text: str) -> float:
     """The bits that a text costs in the language that it fits best."""
     pairs = Counter(zip(" " + text, text))
-    found = []
-    for mixes, bits in _languages():
-        cost = 0.0
-        for (before, letter), count in pairs.items():
-            cost += count * _bits(before, letter, bits, mixes)
-        found.append(cost)
-    return min(found)
+    costs = ([count * each for each in _bits(*pair)] for pair, count in pairs.items())
+    return min(map(sum, zip(*costs)), default=0.0)
 
 
-def _bits(before: str, letter: str, bits: dict[str, float], mixes: bool) -> float:
+@lru_cache(1 << 14)
+def _bits(before: str, letter: str) -> list[float]:
+    """The bits of a letter after another, in each language."""
+    languages, lower = _languages(), letter.lower()
     if letter in "\t\r\n\f" or " " <= letter <= "~":
-        mixed = not mixes and letter.isalpha() and before.isalpha() and not before.isascii()
-        return 14.0 if mixed else bits.get(letter.lower(), 6.0)
+        mixed = letter.isalpha() and before.isalpha() and not before.isascii()
+        return [14.0 if mixed and not mixes else bits.get(lower, 6.0) for mixes, bits in languages]
     kind = unicodedata.category(letter)
     if kind in ("Cc", "Cn", "Co", "Cs", "Cf"):
-        return 14.0 if letter in "\u200c\u200d\u200e\u200f\xad" else 40.0
-    lower = letter.lower()
-    cost = bits.get(lower, 0.0) or (17.0 if kind[0] in "LM" or letter in bits else 20.0)
-    if lower != letter:
-        cost += 9.0 if before.islower() else 1.5
-    if before.isalpha() and before.isascii() and kind[0] == "L" and not mixes:
-        cost += 8.0
-    return cost
+        return [14.0 if letter in "\u200c\u200d\u200e\u200f\xad" else 40.0] * len(languages)
+    capital = 0.0 if lower == letter else 9.0 if before.islower() else 1.5
+    mixed = before.isalpha() and before.isascii() and kind[0] == "L"
+    return [
+        (bits.get(lower, 0.0) or (17.0 if kind[0] in "LM" or letter in bits else 20.0))
+        + capital
+        + (8.0 if mixed and not mixes else 0.0)
+        for mixes, bits in languages
+    ]
 
 
 def guessed(data: bytes) -> str:

@@ -74,7 +74,7 @@ def measured(
         for number in [*range(len(sides))] * rounds:
             if sides[number].label not in (failed or ()):
                 with _noted(sides[number], failed):
-                    contenders[number].tell("go")
+                    contenders[number].tell(SHORTEST)
                     speed, memories[number] = contenders[number].answer()
                     speeds[number].append(speed)
     return [statistics.median(each) if each else math.nan for each in speeds], memories
@@ -134,7 +134,7 @@ class _Contender:
         theirs.close()
 
     def tell(self, what: Any) -> None:
-        """Send the process its work, or the signal for a turn.
+        """Send the process its work or, for a turn, the seconds that it takes at least.
 
         Raises:
             TransductError: if the process has ended.
@@ -174,8 +174,8 @@ class _Contender:
 
 
 def _contend(pipe: Connection) -> None:
-    """The main function of a contender's process: prepare, warm up, then take a turn at each
-    signal."""
+    """The main function of a contender's process: prepare, warm up, then take a turn each
+    time it is told to."""
     # the measuring process handles Ctrl-C and ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -189,11 +189,11 @@ def _contend(pipe: Connection) -> None:
     pipe.send(None)
     while True:
         try:
-            pipe.recv()
+            shortest = pipe.recv()
         except EOFError:
             return None
         started, tokens, seconds = time.perf_counter(), 0, 0.0
-        while seconds < SHORTEST:
+        while seconds < shortest:
             tokens += run()
             seconds = time.perf_counter() - started
         pipe.send((tokens / seconds, peak_memory() / 2**20))

@@ -22,8 +22,12 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def files(tmp_path):
-    """A folder of inputs: one file of each format, with 40 rows each."""
-    folder = tmp_path / "in"
+    """A folder of inputs."""
+    return files_in(tmp_path / "in")
+
+
+def files_in(folder):
+    """Write one file of each format, with 40 rows each."""
     (folder / "below").mkdir(parents=True)
     lines = "".join(f"{text}\n" for text in TEXTS)
     (folder / "a.txt").write_text(lines)

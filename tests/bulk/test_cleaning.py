@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,24 +118,30 @@ def bytes_of(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.fixture
-def filtered(tmp_path, monkeypatch):
-    """A corpus of a table and aligned text in several parts, and what one process makes of it in
-    one part."""
-    pairs = pairs_of(300)
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A table and aligned text, and what one process makes of them in one part."""
+    folder, pairs = tmp_path_factory.mktemp("corpus"), pairs_of(300)
     pairs[40], pairs[250] = (pairs[40][0], pairs[40][0]), ("", "leer")
-    (tmp_path / "t.tsv").write_text("en\tde\n" + lines_of(pairs))
+    (folder / "t.tsv").write_text("en\tde\n" + lines_of(pairs))
     for side, texts in zip(("en", "de"), zip(*pairs_of(300, 2))):
-        (tmp_path / f"a.{side}").write_text("".join(f"{text}\n" for text in texts))
+        (folder / f"a.{side}").write_text("".join(f"{text}\n" for text in texts))
     sources = [
         TextSource(pairs="t.tsv", columns=["en", "de"]),
         TextSource(source="a.en", target="a.de"),
     ]
-    data = DataConfig(sources, root=str(tmp_path), filters=FiltersConfig())
-    filter_corpus(data, tmp_path / "once", False, str)
+    data = DataConfig(sources, root=str(folder), filters=FiltersConfig())
+    filter_corpus(data, folder / "once", False, str)
+    return data, bytes_of(folder / "once")
+
+
+@pytest.fixture
+def filtered(corpus, monkeypatch):
+    """The same corpus, now in several parts."""
     monkeypatch.setattr(splits, "SIZE", 4000)
-    assert len(splits.splits_of(data.train, tmp_path)) > 6
-    return data, bytes_of(tmp_path / "once")
+    data, _ = corpus
+    assert len(splits.splits_of(data.train, Path(data.root))) > 6
+    return corpus
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,15 @@
 
 import http.client
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
 
 import uvicorn
 
+from tests.forked import apart
 from transduct.serving import server
 from transduct.serving.connections import Impatient
 from transduct.serving.keys import Key, Keys
@@ -106,20 +104,13 @@ def half_sent(client, body, missing=1):
 
 
 @contextmanager
-def program(*words, before="", stdout=None):
+def program(*words, **more):
     """`transduct serve` as a process, and a client of it."""
-    script = f"{before}from transduct.interfaces.cli import main; main()"
-    command = [sys.executable, "-c", script, "serve", *map(str, words)]
-    process = subprocess.Popen(
-        command,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        line = next(line for line in process.stderr if re.search(r":\d+ ", line))
-        yield process, Client(int(re.search(r":(\d+) ", line)[1])), line
-    finally:
-        process.kill()
-        process.communicate()
+    with apart("serve", *words, **more) as process:
+        yield process, *listening(process)
+
+
+def listening(process):
+    """A client of a server that begins to listen, and the line in which it says so."""
+    line = next(line for line in process.stderr if re.search(rb":\d+ ", line)).decode()
+    return Client(int(re.search(r":(\d+) ", line)[1])), line

@@ -10,6 +10,7 @@ import pickle
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import yaml
 from PIL import Image
 
 import transduct
+from tests.forked import apart
 from tests.helpers import Stub
 from tests.recipes import tiny_recipe
 from transduct import storage
@@ -44,6 +46,7 @@ from transduct.predictors.image_classification import PictureClassifier, attende
 from transduct.predictors.translation import Translator
 from transduct.runs import evaluate as evaluation
 from transduct.serving import server
+from transduct.tasks import translation
 from transduct_bench import rows
 
 COMMANDS = [
@@ -69,7 +72,6 @@ TINY = [
     "model.encoder_layers=1",
     "model.decoder_layers=1",
 ]
-PROGRAM = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
 SOME = b"a b c\nd e f\ng\nh i\nj\n"
 STRANGE = [
     "",
@@ -256,12 +258,9 @@ SEARCH = {
 }
 FLAGS = [
     (
-        "translate {run} --n-best 4 --beam 7 --length-penalty 0.5 --batch-tokens 77 "
-        "--workers "
-        "3 "
-        "--temperature "
-        "0.7 "
-        "--top-k 5 --top-p 0.9 --seed 11 --shortlist --captured --sentences --no-repeat 3",
+        "translate {run} --n-best 4 --beam 7 --length-penalty 0.5 --batch-tokens 77 --workers 3 "
+        "--temperature 0.7 --top-k 5 --top-p 0.9 --seed 11 --shortlist --captured --sentences "
+        "--no-repeat 3",
         (Translator, "translate"),
         {"texts": ["a b"], "n_best": 4, "options": SEARCH},
     ),
@@ -311,10 +310,7 @@ FLAGS = [
     ),
     (
         "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 "
-        "--rounds "
-        "7 --only "
-        "captions "
-        "--device cuda:7",
+        "--rounds 7 --only captions --device cuda:7",
         (rows, "run"),
         {
             "what": "train",
@@ -361,18 +357,9 @@ def test_an_output_folder_in_use_is_refused_before_the_text_is_read(program, tmp
     paths = write_pairs(tmp_path, list(generate("reverse", 12)))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").write_text("mine")
-    words = [
-        "train",
-        "--source",
-        paths[0],
-        "--target",
-        paths[1],
-        *TINY,
-        "--out",
-        tmp_path / "taken",
-    ]
+    words = f"train --source {paths[0]} --target {paths[1]} --out {tmp_path / 'taken'}".split()
     assert_refused(
-        program(*words),
+        program(*words, *TINY),
         "taken: holds files that do not belong to a run; choose an empty or a new folder for --out",
     )
 
@@ -440,39 +427,34 @@ def test_the_program_itself_ends_with_one_line(trained_run):
     assert done.stderr.startswith(b"transduct: TypeError: ")
 
 
-@pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    "words, interrupted, said",
+    "words, place, name, said",
     [
-        (["translate", "{run}"], "transduct.inference.engine.find", "interrupted"),
+        ("translate {run}", engine, "find", "interrupted"),
         (
-            ["train", "--source", "{text}", "--target", "{text}", "--out", "{out}"],
-            "transduct.tasks.translation.prepare",
+            "train --source {text} --target {text} --out {out}",
+            translation,
+            "prepare",
             "interrupted; go on with --resume",
         ),
     ],
+    ids=["translate", "train"],
 )
 def test_a_signal_anywhere_ends_it_with_one_line(
-    trained_run, tmp_path, number, words, interrupted, said
+    trained_run, tmp_path, number, words, place, name, said
 ):
+    def before():
+        setattr(place, name, lambda *_, **__: signal.raise_signal(number))
+        # which a shell's `&` takes away
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     (tmp_path / "text").write_text("a b\nc d\n" * 9)
-    places = {"run": trained_run, "text": tmp_path / "text", "out": tmp_path / "run"}
-    module, name = interrupted.rsplit(".", 1)
-    code = (
-        f"import {module} as module, signal; module.{name} = lambda *_, **__: "
-        f"signal.raise_signal(signal.{number})\n"
-    )
-    # which a shell's `&` takes away
-    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from transduct.interfaces.cli import main; main()"
-    command = [sys.executable, "-c", code, *[word.format(**places) for word in words]]
-    done = subprocess.run(command, input=b"a\n", capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (
-        1,
-        b"",
-        f"transduct: {said}".encode(),
-    )
-    assert b"Traceback" not in done.stderr
+    words = words.format(run=trained_run, text=tmp_path / "text", out=tmp_path / "run").split()
+    with apart(*words, before=before) as process:
+        code, out, error = process.ended(b"a\n")
+    assert (code, out, error.splitlines()[-1]) == (1, b"", f"transduct: {said}".encode())
+    assert b"Traceback" not in error
 
 
 @pytest.mark.parametrize("command", ["train", "predict", "convert", "bench"])
@@ -483,25 +465,21 @@ def test_examples_stand_on_lines_of_their_own(program, command):
     assert terminal[terminal.index("Examples:") + 2].startswith(f"transduct {command} ")
 
 
-@pytest.mark.parametrize("name", ["text.gz", "text", "/dev/stdin"])
-def test_files_to_translate_may_be_compressed_or_no_plain_files(trained_run, tmp_path, name):
+def test_files_to_translate_may_be_compressed_or_no_plain_files(trained_run, tmp_path):
     given = b"a b c\nd e\n"
     (tmp_path / "text.gz").write_bytes(gzip.compress(given))
     (tmp_path / "text").write_bytes(given)
-    command = [*PROGRAM, "translate", str(trained_run), str(tmp_path / name)]
-    done = subprocess.run(command, input=given, capture_output=True, check=True)
-    expected = [t.text for t in transduct.load(trained_run).translate(["a b c", "d e"])]
-    assert done.stdout.decode().splitlines() == expected
+    expected = transduct.load(trained_run).predict(["a b c", "d e"])
+    for name in ("text.gz", "text", "/dev/stdin"):
+        with apart("translate", trained_run, tmp_path / name) as process:
+            code, out, _ = process.ended(given)
+        assert (code, out.decode().splitlines()) == (0, expected)
 
 
 def test_a_reader_who_has_had_enough_is_no_error(trained_run):
-    command = [*PROGRAM, "translate", str(trained_run)]
-    pipe = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    pipe.stdout.close()
-    _, said = pipe.communicate(b"a b c\n" * 9)
-    assert (pipe.returncode, said) == (0, b"")
+    with apart("translate", trained_run) as process:
+        process.stdout.close()
+        assert process.ended(b"a b c\n" * 9) == (0, b"", b"")
 
 
 # translate
@@ -639,23 +617,14 @@ def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypat
     monkeypatch.setattr(terminal, "LINES_AT_ONCE", 2)
     (tmp_path / "begun").write_text("c\n\nd e\n")
     free = program("translate", trained_run, given=b"a b c\nd e f\ng h\n").lines
-    done = program(
-        "translate",
-        trained_run,
-        "--prefixes",
-        tmp_path / "begun",
-        "--attention",
-        tmp_path / "look.svg",
-        given=b"a b c\nd e f\ng h\n",
-    )
+    words = ["translate", trained_run, "--prefixes", tmp_path / "begun"]
+    done = program(*words, "--attention", tmp_path / "look.svg", given=b"a b c\nd e f\ng h\n")
     assert (done.code, done.lines[1]) == (0, free[1])
     assert [line.split()[0] for line in done.lines[::2]] == ["c", "d"]
     assert done.lines[2].startswith("d e")
     assert (tmp_path / "look.svg").exists()
     (tmp_path / "begun").write_text("c\n\n☃\n")
-    done = program(
-        "translate", trained_run, "--prefixes", tmp_path / "begun", given=b"a b c\nd e f\ng h\n"
-    )
+    done = program(*words, given=b"a b c\nd e f\ng h\n")
     assert (done.code, len(done.lines)) == (2, 2)
     assert done.err.startswith(
         f"transduct: {tmp_path / 'begun'}:3: holds what no translation does, a character"
@@ -704,17 +673,9 @@ def test_attention_is_drawn_for_the_first_line(program, trained_run, tmp_path):
 
 
 def test_attention_is_that_of_the_translation_that_was_printed(program, trained_run, tmp_path):
-    words = [
-        "--temperature",
-        1.5,
-        "--seed",
-        7,
-        "--n-best",
-        3,
-        "--attention",
-        tmp_path / "heads.svg",
-    ]
-    done = program("translate", trained_run, *words, given=b"a b c d e f g\n")
+    words = ["--temperature", "1.5", "--seed", "7", "--n-best", "3", "--attention"]
+    given = b"a b c d e f g\n"
+    done = program("translate", trained_run, *words, tmp_path / "heads.svg", given=given)
     model = transduct.load(trained_run)
     [found] = model.translate(["a b c d e f g"], 3, temperature=1.5, seed=7)
     assert (
@@ -727,23 +688,18 @@ def test_attention_is_that_of_the_translation_that_was_printed(program, trained_
 
 
 def test_who_writes_a_line_and_waits_is_answered(trained_run):
-    command = [*PROGRAM, "translate", trained_run]
     expected = transduct.load(trained_run).predict(["a b c", "d e", "f"])
-    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=usual
-    ) as other:
+    with apart("translate", trained_run) as process:
 
         def answer():
-            assert select.select([other.stdout], [], [], 120)[0], "it waits for more"
-            return other.stdout.readline().decode()
+            assert select.select([process.stdout], [], [], 120)[0], "it waits for more"
+            return process.stdout.readline().decode()
 
-        other.stdin.write(b"a b c\nd")
+        process.stdin.write(b"a b c\nd")
         assert answer() == f"{expected[0]}\n"
-        other.stdin.write(b" e\nf")
+        process.stdin.write(b" e\nf")
         assert answer() == f"{expected[1]}\n"
-        other.stdin.close()
-        assert other.stdout.read().decode() == f"{expected[2]}\n"
+        assert process.ended() == (0, f"{expected[2]}\n".encode(), b"")
 
 
 def test_on_a_terminal_it_answers_line_by_line(program, trained_run, monkeypatch):
@@ -991,16 +947,12 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     )
 
 
-def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
-    done = program("convert", trained_run, tmp_path / "int8", "--precision", "int8")
-    assert done.lines == [str(tmp_path / "int8")]
-    translated = program("predict", tmp_path / "int8", "a b c", "d")
-    assert translated.lines == transduct.load(tmp_path / "int8").predict(["a b c", "d"])
-
-
-def test_convert_puts_models_together(program, trained_run, tmp_path):
+def test_convert_makes_a_model_smaller_and_puts_models_together(program, trained_run, tmp_path):
     small = tmp_path / "int8"
-    program("convert", trained_run, small, "--precision", "int8")
+    done = program("convert", trained_run, small, "--precision", "int8")
+    assert done.lines == [str(small)]
+    found = program("predict", small, "a b c", "d").lines
+    assert found == transduct.load(small).predict(["a b c", "d"])
     done = program("convert", trained_run, tmp_path / "both", "--with", small)
     assert done.lines == [str(tmp_path / "both")]
     alone = program("translate", trained_run, given=b"a b c\nd e\n").lines
@@ -1054,7 +1006,9 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
     assert not (tmp_path / "none").exists()
 
 
-def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, tmp_path):
+def test_evaluate_prints_scores_signatures_and_intervals_and_writes_the_translations(
+    program, trained_run, tmp_path
+):
     source, reference = write_pairs(tmp_path, [*generate("reverse", 12)])
     words = ["evaluate", trained_run, "--source", source, "--reference", reference]
     found = json.loads(program(*words, "--json").out)
@@ -1064,11 +1018,14 @@ def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, t
     low, high = found["details"]["chrf"]["interval"]
     assert low <= found["details"]["chrf"]["mean"] <= high
     assert "version:" in found["details"]["bleu"]["signature"]
-    table = program(*words).lines
+    table = program(*words, "--out", tmp_path / "found").lines
     assert [line.split()[0] for line in table] == list(found["scores"])
     assert [float(line.split()[1]) for line in table] == pytest.approx(
         list(found["scores"].values()), abs=0.005
     )
+    assert (tmp_path / "found").read_bytes() == program("translate", trained_run, source).out
+    done = program(*words, "--out", tmp_path)
+    assert_refused(done, f"{tmp_path}: not a regular file; give another")
 
 
 def test_a_line_may_have_several_references(program, trained_run, tmp_path):
@@ -1085,17 +1042,6 @@ def test_a_line_may_have_several_references(program, trained_run, tmp_path):
     assert both["scores"] == turned["scores"]
     assert both["scores"]["exact_match"] == 100.0 > one["scores"]["exact_match"]
     assert "nrefs:2" in both["details"]["bleu"]["signature"]
-
-
-def test_evaluate_writes_the_translations(program, trained_run, tmp_path):
-    source, reference = write_pairs(tmp_path, [*generate("reverse", 12)])
-    words = ["evaluate", trained_run, "--source", source, "--reference", reference]
-    done = program(*words, "--out", tmp_path / "found")
-    assert done.out == program(*words).out
-    assert (tmp_path / "found").read_bytes() == program("translate", trained_run, source).out
-    assert_refused(
-        program(*words, "--out", tmp_path), f"{tmp_path}: not a regular file; give another"
-    )
 
 
 def test_evaluate_reads_the_test_set_of_the_recipe(program, trained_run):
@@ -1153,8 +1099,9 @@ def test_evaluate_leaves_out_what_is_broken_if_asked(program, trained_run, tmp_p
 
 def test_a_model_against_itself_shows_no_difference(program, trained_run):
     words = ["evaluate", trained_run, "--beam", 1, "--against", trained_run]
-    details = json.loads(program(*words, "--json").out)["details"]
-    assert details["against"]["chrf"] == json.loads(program(*words, "--json").out)["scores"]["chrf"]
+    report = json.loads(program(*words, "--json").out)
+    details = report["details"]
+    assert details["against"]["chrf"] == report["scores"]["chrf"]
     assert details["p_values"].keys() == details["against"].keys() >= {"bleu", "chrf", "ter"}
     assert min(details["p_values"].values()) > 0.9
     assert all("against" in line for line in program(*words).lines)
@@ -1270,11 +1217,8 @@ def test_an_answer_that_could_not_be_written_is_refused_before_the_work(
 ):
     for place, name in ((evaluation, "evaluate"), (Translator, "translate")):
         monkeypatch.setattr(place, name, lambda *_, **__: pytest.fail("worked first"))
-    for words in (
-        ["evaluate", "--out"],
-        ["predict", "a", "--attention"],
-        ["translate", "--attention"],
-    ):
+    for words in ("evaluate --out", "predict a --attention", "translate --attention"):
+        words = words.split()
         done = program(words[0], trained_run, *words[1:], "/proc/looks.svg")
         assert_refused(done, "/proc/looks.svg: cannot be written", "choose another place")
     assert_refused(program("convert", trained_run, "/proc/a/b"), "/proc/a/b: cannot be written")
@@ -1348,18 +1292,11 @@ def test_training_prints_the_model_and_writes_the_resolved_recipe(program, tmp_p
     assert "step 2  validation: loss" in done.err
     resolved = load_recipe(out / "recipe.yaml")
     assert resolved.training["learning_rate"] == 1e-3
-    assert (
-        resolved.training["clip"],
-        resolved.decoding["length_penalty"],
-        resolved.model["tie"],
-    ) == (1.0, 1.0, "all")
+    assert (resolved.training["clip"], resolved.model["tie"]) == (1.0, "all")
+    assert resolved.decoding["length_penalty"] == 1.0
     assert Path(resolved.data["root"]).is_absolute()
-    assert {path.name for path in out.iterdir()} >= {
-        "recipe.yaml",
-        "log.jsonl",
-        "checkpoints",
-        "model",
-    }
+    held = {path.name for path in out.iterdir()}
+    assert held >= {"recipe.yaml", "log.jsonl", "checkpoints", "model"}
     files = {"config.json", "model.safetensors", "tokenizer.json", "card.md"}
     assert {path.name for path in (out / "model").iterdir()} == files
     assert_refused(
@@ -1417,17 +1354,8 @@ def test_two_files_are_enough(program, tmp_path, monkeypatch):
 def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_path):
     source, target = write_pairs(tmp_path, [*generate("reverse", 60)])
     valid = write_pairs(tmp_path, [*generate("reverse", 4, "valid")], ["valid.a", "valid.b"])
-    words = [
-        "--source",
-        source,
-        "--target",
-        target,
-        "--valid-source",
-        valid[0],
-        "--valid-target",
-        valid[1],
-    ]
-    done = program("train", *words, "--out", tmp_path / "run", *TINY)
+    words = f"--source {source} --target {target} --valid-source {valid[0]} --valid-target"
+    done = program("train", *words.split(), valid[1], "--out", tmp_path / "run", *TINY)
     assert "0 pairs held out" in done.err
     log = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
     assert [len(each["scores"]) for each in log if "scores" in each][-1] == 5
@@ -1496,15 +1424,9 @@ def test_a_file_is_no_folder_to_train_in(program, tmp_path):
 
 
 def test_training_that_fails_ends_with_1(program, tmp_path):
-    words = [
-        "training.learning_rate=1e30",
-        "training.warmup=1",
-        "training.divergence_tries=1",
-        "training.clip=0",
-    ]
+    settings = {"learning_rate": 1e30, "warmup": 1, "divergence_tries": 1, "clip": 0}
+    words = [f"training.{name}={value}" for name, value in settings.items()]
     done = program("train", write_recipe(tmp_path), *words, "--out", tmp_path / "run")
     assert done.code == 1
-    assert re.search(
-        r"\ntransduct: training diverged 2 times \(.*\); lower training\.learning_rate .*\n$",
-        done.err,
-    )
+    said = r"\ntransduct: training diverged 2 times \(.*\); lower training\.learning_rate .*\n$"
+    assert re.search(said, done.err)

@@ -17,25 +17,21 @@ LAVISH = 32 << 20
 ASKED = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+async def answer(send, body):
+    head = {"type": "http.response.start", "status": 200}
+    await send({**head, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
 async def slow(scope, receive, send):
     """Answers after longer than a head may take."""
-    await asyncio.sleep(0.5)
-    await send(
-        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
-    )
-    await send({"type": "http.response.body", "body": b"ok"})
+    await asyncio.sleep(0.3)
+    await answer(send, b"ok")
 
 
 async def lavish(scope, receive, send):
     """Answers with more than a socket holds."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": 200,
-            "headers": [(b"content-length", b"%d" % LAVISH)],
-        }
-    )
-    await send({"type": "http.response.body", "body": bytes(LAVISH)})
+    await answer(send, bytes(LAVISH))
 
 
 @contextmanager
@@ -109,7 +105,7 @@ def test_who_waits_for_an_answer_gets_it_and_may_ask_again(monkeypatch):
 def test_who_does_not_read_the_answer_is_hung_up_on(monkeypatch):
     with connected(monkeypatch, lavish) as connection:
         connection.sendall(ASKED)
-        time.sleep(1.0)
+        time.sleep(0.6)
         found = 0
         with contextlib.suppress(ConnectionResetError):
             while part := connection.recv(1 << 20):
@@ -118,14 +114,14 @@ def test_who_does_not_read_the_answer_is_hung_up_on(monkeypatch):
 
 
 def test_who_reads_slowly_gets_the_whole_answer(monkeypatch):
-    with connected(monkeypatch, lavish, patience=2.0) as connection:
+    with connected(monkeypatch, lavish, patience=1.0) as connection:
         connection.sendall(ASKED)
         found = 0
         while found < LAVISH:
             part = connection.recv(1 << 20)
             assert part, f"hung up after {found} bytes"
             found += len(part)
-            time.sleep(0.1)
+            time.sleep(0.04)
 
 
 @contextmanager
@@ -154,27 +150,34 @@ def is_open(connection):
 HALVES = [b"", ASKED[:-2], b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"]
 
 
+BEGUN, GATE = threading.Event(), threading.Event()
+
+
 async def patient(scope, receive, send):
-    """Answers once all has been sent, after a while if that was nothing but a head."""
+    """Answers once all has been sent; who asks for `/held` waits for the gate, too."""
     part = await receive()
-    asleep = not part.get("more_body")
     while part.get("more_body"):
         part = await receive()
     if part["type"] == "http.request":
-        await asyncio.sleep(3.0 if asleep and scope["path"] == "/slowly" else 0.0)
-        await slow(scope, receive, send)
+        BEGUN.set()
+        while scope["path"] == "/held" and not GATE.is_set():
+            await asyncio.sleep(0.01)
+        await answer(send, b"ok")
 
 
 @pytest.mark.parametrize("sent", HALVES, ids=["nothing", "half a head", "half a body"])
 def test_however_many_send_half_a_request_others_are_answered(monkeypatch, sent):
     monkeypatch.setattr(Impatient, "most", 20)
+    BEGUN.clear()
+    GATE.clear()
     with connected(monkeypatch, patient, patience=30) as first:
-        first.sendall(ASKED.replace(b"/ ", b"/slowly ", 1))
-        time.sleep(0.3)  # until it has been read
+        first.sendall(ASKED.replace(b"/ ", b"/held ", 1))
+        assert BEGUN.wait(10)
         with opened(first.getpeername(), sent, 40) as halves:
             with socket.create_connection(first.getpeername(), timeout=10) as other:
                 other.sendall(ASKED)
                 assert_answered(other)
+            GATE.set()
             assert_answered(first)  # it was in hand
             states = [is_open(each) for each in halves]
             assert states == sorted(states), "the oldest went first"

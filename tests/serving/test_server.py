@@ -4,7 +4,6 @@ import functools
 import json
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,8 @@ import pytest
 import transduct
 from tests.interfaces.clients import half_sent, program
 from transduct.errors import TransductError
+from transduct.interfaces import cli
+from transduct.predictors.translation import Translator
 from transduct.serving import served_models, server
 from transduct.serving.calls import PATIENCE
 from transduct.serving.connections import Impatient
@@ -35,7 +36,7 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, number):
             time.sleep(0.001)
         process.send_signal(number)
         thread.join()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
     assert [each["text"] for each in answers[0]["translations"]] == [
         each.text for each in model.translate(texts)
     ]
@@ -65,22 +66,24 @@ def test_a_hang_up_reads_keys_and_models_again_and_loses_no_request(run, tmp_pat
         keys.write_text("two three\n")
         (run / "model" / "config.json").write_text("{}")
         process.send_signal(signal.SIGHUP)
-        lines = [process.stderr.readline() for _ in range(2)]
+        lines = [process.stderr.readline().decode() for _ in range(2)]
         assert "the keys stay as they were: " in lines[0]
         assert "keys:1: not a key; write letters and digits" in lines[0]
         assert f"{run.name} stays as it was: " in lines[1]
         client.post("/translate", {"texts": ["a"]}, Authorization="Bearer two")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait() == 0
 
 
 def test_a_hang_up_that_is_ignored_does_not_end_it(trained_run):
-    before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    def before():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
     with program(trained_run, "--port", 0, before=before) as (process, client, _):
         process.send_signal(signal.SIGHUP)
         assert client.post("/translate", {"texts": []}) == {"translations": []}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait() == 0
 
 
 def test_a_balancer_has_time_to_notice_that_it_ends(trained_run):
@@ -93,22 +96,22 @@ def test_a_balancer_has_time_to_notice_that_it_ends(trained_run):
         assert (answer[0], answer[1]["Retry-After"], answer[2]) == (503, "1", {"status": "ending"})
         assert client("GET", "/live")[0] == 200
         client.post("/translate", {"texts": ["a"]})
-        assert process.wait(60) == 0
+        assert process.wait() == 0
 
 
 def test_requests_are_logged_without_texts_and_keys(trained_run, tmp_path):
     (tmp_path / "keys").write_text("secret name=weblate\n")
     words = ("--port", 0, "--access-log", "--keys", tmp_path / "keys")
-    with program(trained_run, *words, stdout=subprocess.PIPE) as (process, client, _):
+    with program(trained_run, *words) as (process, client, _):
         headers = {"Authorization": "Bearer secret", "X-Request-ID": "mine-1"}
         found = client("POST", "/translate", {"texts": ["a b"]}, **headers)
         assert found[1]["X-Request-ID"] == "mine-1"
-        logged = process.stdout.readline()
+        logged = process.stdout.readline().decode()
         strange = {"texts": ["ΩΨΩ ΨΩ " * 9, "a b c d e f g h " * 30]}  # which nobody warns of
         client.post("/translate", strange, **headers)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert process.stderr.read() == ""
+        assert process.wait() == 0
+        assert process.stderr.read() == b""
     line = json.loads(logged)
     assert (line["id"], line["path"], line["status"]) == ("mine-1", "/translate", 200)
     assert (line["key"], line["tokens_in"], line["model"]) == ("weblate", 3, "run")
@@ -143,21 +146,29 @@ def test_a_limit_of_files_that_is_high_enough_stays(monkeypatch, soft):
 def test_a_signal_is_heard_as_soon_as_it_serves_and_ends_who_does_not_send_all(trained_run):
     with program(trained_run, "--port", 0) as (process, _, _):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    command = "from transduct.serving import server; server.calls.PATIENCE = -4.0; "
+        assert process.wait() == 0
+
+    def before():
+        server.calls.PATIENCE = -4.0
+
     with (
-        program(trained_run, "--port", 0, before=command) as (process, client, _),
+        program(trained_run, "--port", 0, before=before) as (process, client, _),
         half_sent(client, {"inputs": ["a"]}),
     ):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait() == 0
 
 
 def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
-    before = "from transduct.predictors.translation import Translator as T; import sys, time; "
-    before += "T.read = lambda *_: (print('busy', file=sys.stderr, flush=True), time.sleep(600)); "
+    def busy(*_):
+        print("busy", file=sys.stderr, flush=True)
+        time.sleep(600)
+
+    def before():
+        Translator.read = busy
+
     with program(trained_run, "--port", 0, before=before) as (process, client, _):
-        assert process.stderr.readline() == "busy\n"
+        assert process.stderr.readline() == b"busy\n"
         with half_sent(client, {"inputs": ["a"]}, 0):
             # behind what warms it
             while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:
@@ -165,8 +176,8 @@ def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 1
-        assert "stopped before all requests were answered" in process.stderr.read()
+            assert process.wait() == 1
+        assert b"stopped before all requests were answered" in process.stderr.read()
 
 
 def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
@@ -188,7 +199,7 @@ def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
     assert made[0].timeout_graceful_shutdown > PATIENCE, "what began before the end is answered"
 
 
-def test_what_cannot_be_served_is_refused(trained_run, tmp_path):
+def test_what_cannot_be_served_is_refused(trained_run, tmp_path, monkeypatch, capfd):
     (tmp_path / "empty").write_text("\n \n")
     (tmp_path / "words").write_text("one\ntwo words\n")
     calls = {
@@ -206,22 +217,14 @@ def test_what_cannot_be_served_is_refused(trained_run, tmp_path):
         "--keys empty": "empty: holds no key; write one a line",
         "--device gpu": "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N",
     }
-    code = (
-        "import sys\n"
-        "from transduct.interfaces.cli import main\n"
-        "model, *calls = sys.argv[1:]\n"
-        "for words in calls:\n"
-        "    sys.argv = ['transduct', 'serve', model, *words.split()]\n"
-        "    try:\n"
-        "        main()\n"
-        "    except SystemExit as end:\n"
-        "        assert end.code == 2\n"
-    )
-    command = [sys.executable, "-c", code, str(trained_run), *calls]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
-    for line, said in zip(done.stderr.splitlines(), calls.values(), strict=True):
-        assert said in line
+    monkeypatch.chdir(tmp_path)
+    for words, said in calls.items():
+        monkeypatch.setattr(sys, "argv", ["transduct", "serve", str(trained_run), *words.split()])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, error = capfd.readouterr()
+        assert (end.value.code, out, error.count("\n")) == (2, "", 1)
+        assert said in error
 
 
 def test_a_port_that_is_taken_is_refused():

@@ -12,6 +12,11 @@ from transduct_bench import timing
 from transduct_bench.timing import Row, Side, measure
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(timing, "SHORTEST", 0.02)
+
+
 def side(name, **arguments):
     return Side(name, getattr(contenders, name), arguments)
 
@@ -39,7 +44,7 @@ def test_the_median_of_the_rounds_counts(monkeypatch):
         answers = iter([(1.0, 7.0), (100.0, 8.0), (5.0, 9.0)])
 
         def tell(self, what):
-            assert what == "go"
+            assert what == timing.SHORTEST
 
         def answer(self):
             return next(self.answers)
@@ -87,6 +92,6 @@ def test_where_it_is_asked_for_a_side_that_fails_leaves_the_others_measured():
 @pytest.mark.parametrize("together", [False, True])
 def test_a_side_that_never_answers_is_ended(together):
     sides, failed = [side("hangs"), side("steady", tokens=5)], {}
-    speeds, _ = timing.measured(sides, 1, together, failed, patience=3.0)
-    assert failed == {"hangs": "hangs: no answer within 3 s"}
+    speeds, _ = timing.measured(sides, 1, together, failed, patience=1.5)
+    assert failed == {"hangs": "hangs: no answer within 1.5 s"}
     assert speeds[1] > 0.0

@@ -50,7 +50,11 @@ def processes(make: Callable[[], Work], shards: Sequence[Any], workers: int) -> 
     Raises:
         TransductError: a shard is wrong, or processes were killed again and again.
     """
-    context, others = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
+    context, others = (
+        multiprocessing.get_context("forkserver"),
+        {*multiprocessing.active_children()},
+    )
+    context.set_forkserver_preload(["transduct.bulk.jobs"])  # with PyTorch: once for all workers
     threads = max(1, cores() // workers)
     waiting, failures = {shard.number: shard for shard in shards}, 0
     while waiting:

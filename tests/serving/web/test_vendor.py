@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interfaces.clients import program
+from tests.interfaces.clients import listening
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = files("transduct.serving") / "web/vendor", Path(__file__).parent / "vendor"
@@ -55,13 +55,18 @@ def test_a_wheel_brings_its_page(driver, trained_run, tmp_path, monkeypatch):
     run(*pip, "install", "--no-deps", "--target", site, wheel)
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the folder of the sources is not searched
-    here = f"import sys, transduct; assert transduct.__file__.startswith({str(site)!r}); "
-    with program(trained_run, "--port", 0, before=here) as (_, client, _line):
-        while client("GET", "/ready")[0] != 200:
-            time.sleep(0.1)
-        reader = Reader(driver, client.port).open()
-        reader["textarea"].send_keys("a b c")
-        reader.until(
-            lambda: reader.run("return document.querySelector('.output').textContent.trim()")
-        )
-        reader.quiet()
+    script = f"import transduct; assert transduct.__file__.startswith({str(site)!r}); "
+    script += "from transduct.interfaces.cli import main; main()"
+    call = [sys.executable, "-c", script, "serve", str(trained_run), "--port", "0"]
+    with subprocess.Popen(call, stderr=subprocess.PIPE) as process:
+        try:
+            client, _ = listening(process)
+            while client("GET", "/ready")[0] != 200:
+                time.sleep(0.1)
+            reader = Reader(driver, client.port).open()
+            reader["textarea"].send_keys("a b c")
+            shown = "return document.querySelector('.output').textContent.trim()"
+            reader.until(lambda: reader.run(shown))
+            reader.quiet()
+        finally:
+            process.kill()

@@ -205,19 +205,8 @@ def test_variations_in_miniature(tmp_path, capsys, monkeypatch):
     path, out = tmp_path / "recipe.yaml", tmp_path / "out"
     path.write_text(yaml.safe_dump({**recipe, "profiles": {"cpu": {}}}))
     monkeypatch.setitem(tables.variations.VARIATIONS, "heads", {"1": {"model": {"num_heads": 1}}})
-    words = [
-        "variations",
-        "--recipe",
-        str(path),
-        "--rows",
-        "heads",
-        "--steps",
-        "3",
-        "--seeds",
-        "1,2",
-        "--out",
-        str(out),
-    ]
+    monkeypatch.setattr(tables.variations, "TURNS", 2)
+    words = f"variations --recipe {path} --rows heads --steps 3 --seeds 1,2 --out {out}".split()
     assert main(words) == 0
     assert "4 of 4" in capsys.readouterr().err
     [[base, heads]] = rows_of(out)
@@ -256,16 +245,8 @@ def test_trainings_that_diverged_are_counted(tmp_path, monkeypatch):
 
 
 def test_bleu_by_length(tmp_path, trained_run, other_run):
-    words = [
-        "lengths",
-        str(trained_run),
-        str(other_run),
-        "--labels",
-        "ours,theirs",
-        "--edges",
-        "5,8",
-    ]
-    assert main([*words, "--out", str(tmp_path)]) == 0
+    words = f"lengths {trained_run} {other_run} --labels ours,theirs --edges 5,8 --out {tmp_path}"
+    assert main(words.split()) == 0
     *buckets, everything = rows_of(tmp_path)[0]
     sources = [source.split() for source, _ in generate("reverse", 8, "test")]
     expected = {

@@ -276,75 +276,42 @@ def test_it_is_warming_before_it_is_ready():
 # What is wrong
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "said"),
-    [
-        ("/translate", {}, "the request: give 'q' or 'texts', and not both"),
-        ("/translate", {"q": "a", "texts": []}, "the request: give 'q' or 'texts', and not both"),
-        ("/v1/translate", {}, "the request: missing key 'texts'"),
-        ("/translate", {"texts": ["a"], "prefixes": "a"}, "the request: 'prefixes' must be a list"),
-        (
-            "/translate",
-            {"texts": ["a"], "prefixes": []},
-            "found 1 texts and 0 prefixes; give one for each",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"], "prefixes": ["☃"]},
-            "prefix 1: holds what no translation does",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"], "beem": 2},
-            "options: unknown key 'decoding.beem'; did you mean 'beam'?",
-        ),
-        ("/translate", {"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
-        (
-            "/predict",
-            {"inputs": ["a"], "options": {"texts": 1}},
-            "'texts' is not an option; leave it out",
-        ),
-        (
-            "/translate",
-            b'{"texts": ["a"], "temperature": 1e999}',
-            "temperature is inf, must be between",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"], "\ud800": 1},
-            "the request: '?' contains an unpaired surrogate",
-        ),
-        ("/attention", {"text": "\ud800"}, "the request: 'text' contains an unpaired surrogate"),
-        (
-            "/attention",
-            {"text": "a", "name": "\ud800"},
-            "the request: 'name' contains an unpaired surrogate",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"] * 51},
-            "found 51 inputs, at most 50 may wait; send fewer at once",
-        ),
-        (
-            "/translate",
-            {"texts": ["\ud800"]},
-            "the request: 'texts' contains an unpaired surrogate",
-        ),
-        (
-            "/score",
-            {"sources": ["a"], "targets": []},
-            "found 1 sources and 0 targets; give as many of each",
-        ),
-        (
-            "/score",
-            {"sources": ["a"], "targets": ["a " * 99]},
-            "pair 1: 99 tokens, the model takes 39; shorten it",
-        ),
-        ("/attention", {"text": "a", "name": "x"}, "unknown name 'x'; known are: encoder.0.self, "),
+BOTH = "the request: give 'q' or 'texts', and not both"
+SURROGATE = "the request: '%s' contains an unpaired surrogate"
+WRONG = {
+    "/translate": [
+        ({}, BOTH),
+        ({"q": "a", "texts": []}, BOTH),
+        ({"texts": ["a"], "prefixes": "a"}, "the request: 'prefixes' must be a list"),
+        ({"texts": ["a"], "prefixes": []}, "found 1 texts and 0 prefixes; give one for each"),
+        ({"texts": ["a"], "prefixes": ["☃"]}, "prefix 1: holds what no translation does"),
+        ({"texts": ["a"], "beem": 2}, "unknown key 'decoding.beem'; did you mean 'beam'?"),
+        ({"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
+        (b'{"texts": ["a"], "temperature": 1e999}', "temperature is inf, must be between"),
+        ({"texts": ["a"], "\ud800": 1}, SURROGATE % "?"),
+        ({"texts": ["a"] * 51}, "found 51 inputs, at most 50 may wait; send fewer at once"),
+        # before it is looked at
+        ({"texts": [3] * 2_000}, "found 2000 inputs, at most 50 may wait; send fewer at once"),
+        ({"texts": ["\ud800"]}, SURROGATE % "texts"),
     ],
-)
-def test_what_is_wrong_is_said_in_one_line(client, path, body, said):
-    assert said in client.refused(path, body, 400)[0]
+    "/v1/translate": [({}, "the request: missing key 'texts'")],
+    "/predict": [({"inputs": ["a"], "options": {"texts": 1}}, "'texts' is not an option; leave")],
+    "/attention": [
+        ({"text": "\ud800"}, SURROGATE % "text"),
+        ({"text": "a", "name": "\ud800"}, SURROGATE % "name"),
+        ({"text": "a", "name": "x"}, "unknown name 'x'; known are: encoder.0.self, "),
+    ],
+    "/score": [
+        ({"sources": ["a"], "targets": []}, "found 1 sources and 0 targets; give as many of each"),
+        ({"sources": ["a"], "targets": ["a " * 99]}, "pair 1: 99 tokens, the model takes 39; sho"),
+    ],
+}
+
+
+@pytest.mark.parametrize("path", WRONG)
+def test_what_is_wrong_is_said_in_one_line(client, path):
+    for body, said in WRONG[path]:
+        assert said in client.refused(path, body, 400)[0]
 
 
 def test_what_is_not_there_or_not_json_is_refused(client):
@@ -394,11 +361,6 @@ def test_a_body_may_be_as_large_as_the_limit(client, monkeypatch):
     monkeypatch.setattr(calls, "LARGEST_JSON", len(body))
     assert client.post("/translate", body) == {"translations": []}
     assert "the request is larger than" in client.refused("/translate", body + b" ", 413)[0]
-
-
-def test_more_than_may_wait_is_refused_before_it_is_looked_at(client):
-    said, _ = client.refused("/translate", {"texts": [3] * 2_000}, 400)
-    assert said == "found 2000 inputs, at most 50 may wait; send fewer at once"
 
 
 def test_a_mistake_of_one_harms_no_other(client):

@@ -159,15 +159,15 @@ def generated(model, source, limit, forbidden, **options):
 
 
 def same_translations(ours, model, tokenizer, to_ours, beams):
-    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended
-    in time."""
+    """Compare outputs for every second text, greedy or by beams, without a length penalty; how many
+    ended in time."""
     forbidden = [theirs for theirs, our in to_ours.items() if our in (0, 1)]
-    ended = 0
+    ended, texts = 0, TEXTS[::2]
     for beam in beams:
         options = {"num_beams": beam, **({"length_penalty": 0.0} if beam > 1 else {})}
-        mine = ours.translate(TEXTS, beam=beam, length_penalty=0.0, max_length=0)
-        assert len({tuple(found.tokens) for found in mine}) > 3  # else there is nothing to compare
-        for text, found in zip(TEXTS, mine, strict=True):
+        mine = ours.translate(texts, beam=beam, length_penalty=0.0, max_length=0)
+        assert len({tuple(found.tokens) for found in mine}) > 2  # else there is nothing to compare
+        for text, found in zip(texts, mine, strict=True):
             source = tokenizer(text, split_special_tokens=True)["input_ids"]
             limit = min(LENGTH, 2 * len(source) + 20)
             theirs = generated(model, source, limit, forbidden, **options)

@@ -10,31 +10,19 @@ import pytest
 from tests.refusals import refusal
 from transduct.interop.convert import convert
 
+NEITHER = "give --format, for another tool, or --precision and --shortlist, for a model of"
+TOGETHER = "--with puts models of ours together as they are; make a directory of them"
+
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            ("tensorflow", None, None, []),
-            "unknown 'tensorflow'; known are: ctranslate2, huggingface, onnx",
-        ),
+        (("tensorflow", None, None, []), "unknown 'tensorflow'; known are: ctranslate2, hugg"),
         ((None, "int3", None, []), "unknown 'int3'; known are: int8"),
-        (
-            (None, None, None, []),
-            "give --format, for another tool, or --precision and --shortlist, for a model of",
-        ),
-        (
-            ("onnx", "int8", None, []),
-            "give --format, for another tool, or --precision and --shortlist, for a model of",
-        ),
-        (
-            ("onnx", None, None, ["other"]),
-            "--with puts models of ours together as they are; make a directory of them",
-        ),
-        (
-            (None, None, Path("text"), ["other"]),
-            "--with puts models of ours together as they are; make a directory of",
-        ),
+        ((None, None, None, []), NEITHER),
+        (("onnx", "int8", None, []), NEITHER),
+        (("onnx", None, None, ["other"]), TOGETHER),
+        ((None, None, Path("text"), ["other"]), TOGETHER),
     ],
 )
 def test_options_that_ask_for_nothing_or_too_much_are_refused(
@@ -45,24 +33,15 @@ def test_options_that_ask_for_nothing_or_too_much_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+FIRST = "Hugging Face's; make a model of ours of it: transduct convert {} OUT"
+
+
 @pytest.mark.parametrize(
     "kind, options, message",
     [
-        (
-            "marian",
-            (None, None, Path("text"), []),
-            "Hugging Face's; make a model of ours of it: transduct convert {}",
-        ),
-        (
-            "marian",
-            (None, "int8", None, []),
-            "Hugging Face's; make a model of ours of it: transduct convert {} OUT",
-        ),
-        (
-            "t5",
-            (None, "int8", None, []),
-            "Hugging Face's; make a model of ours of it: transduct convert {} OUT",
-        ),
+        ("marian", (None, None, Path("text"), []), FIRST),
+        ("marian", (None, "int8", None, []), FIRST),
+        ("t5", (None, "int8", None, []), FIRST),
         ("t5", (None, None, None, []), "vocab_size"),
     ],
 )

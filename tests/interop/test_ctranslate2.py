@@ -10,7 +10,7 @@ import ctranslate2
 import pytest
 
 from tests.families import Generator
-from tests.helpers import randomise
+from tests.helpers import TINY, randomise
 from tests.refusals import refusal
 from transduct import storage
 from transduct.data.tokenizer import Tokenizer
@@ -33,20 +33,9 @@ def written(folder, shared=True, **changes):
     names = ["tokenizer.json"] if shared else ["tokenizer.source.json", "tokenizer.target.json"]
     for tokenizer, name in zip(tokenizers, names, strict=True):
         tokenizer.save(folder / name)
-    shape = {
-        "d_model": 16,
-        "num_heads": 2,
-        "d_ff": 32,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "dropout": 0.0,
-    }
-    sizes = {
-        "source_size": tokenizers[0].size,
-        "target_size": tokenizers[-1].size,
-        "max_length": 16,
-    }
-    model = randomise(Transformer(Config(**{**sizes, **shape, **changes})).eval())
+    shape = {**TINY, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+    sizes = dict(zip(("source_size", "target_size"), (tokenizers[n].size for n in (0, -1))))
+    model = randomise(Transformer(Config(**{**sizes, **shape, "max_length": 16, **changes})).eval())
     write_model(folder / "model", "translation", model, {}, [folder / name for name in names], "")
     return model, tokenizers
 
@@ -93,7 +82,7 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
     generator, longest = random.Random(1), model.config.max_length - 7
     sources = [
         [*generator.choices(range(3, tokenizers[0].size), k=1 + i % longest), END]
-        for i in range(500)
+        for i in range(100)
     ]
     # it adds the end token itself
     pieces = [tokenizers[0].pieces(source[:-1]) for source in sources]
@@ -114,13 +103,13 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
         if tokens != hypothesis.tokens
     ]
     # Libraries round differently, so either token of a tie may be taken; ties are rare.
-    assert len(different) <= 2
+    assert len(different) <= 1
     for source, their, own in different:
         rows = Generator(model).logits(source, their)
         pairs = zip(rows, [*their, END], [*own, END])
         row, theirs_next, ours_next = next(pair for pair in pairs if pair[1] != pair[2])
         assert float(row[theirs_next]) == pytest.approx(float(row[ours_next]), abs=1e-4)
-    for source, tokens, found in list(zip(sources, found_by_them, theirs))[:40]:
+    for source, tokens, found in list(zip(sources, found_by_them, theirs))[:20]:
         likely = Generator(model).logits(source, tokens).double().log_softmax(-1)
         # at the limit theirs scores no end
         scored = tokens if len(tokens) == LIMIT else [*tokens, END]

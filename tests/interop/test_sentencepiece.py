@@ -129,42 +129,20 @@ def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     assert model_in((tmp_path / "ours.json").read_text()) is None
 
 
+NO_SCORE, UNMARKED = "a score that is not a number", "blanks that are not marked"
+
+
 @pytest.mark.parametrize(
-    ("kind", "part", "change", "message"),
+    "kind, part, change, message",
     [
-        (
-            "unigram",
-            "trainer_spec",
-            {"model_type": 3},
-            "pieces that are neither unigram's nor BPE's",
-        ),
-        (
-            "unigram",
-            "trainer_spec",
-            {"treat_whitespace_as_suffix": True},
-            "blanks that are not mark",
-        ),
-        ("unigram", "normalizer_spec", {"escape_whitespaces": False}, "blanks that are not marked"),
-        (
-            "unigram",
-            "denormalizer_spec",
-            {"precompiled_charsmap": b"a"},
-            "rules for text that comes",
-        ),
+        ("unigram", "trainer_spec", {"model_type": 3}, "pieces that are neither unigram's nor BPE"),
+        ("unigram", "trainer_spec", {"treat_whitespace_as_suffix": True}, UNMARKED),
+        ("unigram", "normalizer_spec", {"escape_whitespaces": False}, UNMARKED),
+        ("unigram", "denormalizer_spec", {"precompiled_charsmap": b"a"}, "rules for text that com"),
         ("bpe", "pieces", {"type": 5}, "pieces that are merged through and not used"),
-        (
-            "unigram",
-            "pieces",
-            {"score": float("nan")},
-            "a score that is not a number, or a piece of",
-        ),
-        ("unigram", "pieces", {"score": float("inf")}, "a score that is not a number"),
-        (
-            "bpe",
-            "pieces",
-            {"piece": "a" * 1001},
-            "a score .*, or a piece of more than 1,000 letters",
-        ),
+        ("unigram", "pieces", {"score": float("nan")}, f"{NO_SCORE}, or a piece of"),
+        ("unigram", "pieces", {"score": float("inf")}, NO_SCORE),
+        ("bpe", "pieces", {"piece": "a" * 1001}, "a score .*, or a piece of more than 1,000 lett"),
     ],
 )
 def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, kind, part, change, message):

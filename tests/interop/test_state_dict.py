@@ -116,7 +116,7 @@ def test_a_state_dict_gives_the_outputs_of_its_original_code(folder):
         (lambda t: t.update(odd=1), "odd"),
     ],
 )
-def test_a_wrong_table_is_refused(folder, change, message):
+def test_a_wrong_table_is_refused(folder, pickles_here, change, message):
     path, _, table = folder
     change(table)
     (path / "table.yaml").write_text(yaml.safe_dump(table))

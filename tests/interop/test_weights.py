@@ -32,7 +32,7 @@ def test_several_files_are_one(tmp_path):
         assert not weights.same("a", "b")
 
 
-def test_pickles_are_read_where_there_is_nothing_else(tmp_path):
+def test_pickles_are_read_where_there_is_nothing_else(tmp_path, pickles_here):
     torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")
     with opened(tmp_path) as weights:
         assert torch.equal(weights.tensor("a"), torch.ones(2))

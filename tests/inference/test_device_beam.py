@@ -55,10 +55,10 @@ def assert_same(found, expected):
         assert values[0] == pytest.approx(values[1], abs=1e-5)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("seed", range(6))
-def test_it_equals_the_search_on_the_host(seed, beam, alpha):
+@pytest.mark.parametrize("seed", range(4))
+def test_it_equals_the_search_on_the_host(seed, beam):
+    alpha = seed % 2
     model = tiny(seed=seed, source_size=6 + seed, target_size=6 + seed)
     memory, segments = encode(model, seed=seed)
     expected = on_host(model, memory, segments, beam, LIMITS, alpha, [0, BEGIN])

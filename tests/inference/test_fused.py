@@ -95,8 +95,7 @@ def assert_near(found, expected, integers):
 @compiled
 @KINDS
 @SHAPES
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("norm, beam", [("pre", 1), ("post", 3)])
 @torch.inference_mode()
 def test_a_decoder_in_one_call_equals_the_decoder(monkeypatch, integers, shape, norm, beam):
     plain, used = both(integers, norm=norm, **shape)
@@ -421,10 +420,10 @@ def test_a_changed_model_gives_the_same_answers(monkeypatch, integers, name):
     plain, used = both(integers, change, **shape)
     source, target = tokens_of([3, 1, 12, 4]), tokens_of([4, 1, 7, 2], 2)
 
-    def answers(model):
+    def answers(model):  # ten steps: rows are exchanged and a source is dropped
         memory = model.encode(*source)
         logits = model.logits(model.decode(*target, memory, source[1]))
-        return torch.cat((memory[:, :SIZE], logits, steps_of(model, 3, tokens_for(3))))
+        return torch.cat((memory[:, :SIZE], logits, steps_of(model, 3, tokens_for(3)[:10])))
 
     found, unchanged = answers(used), answers(both(integers, **shape)[0])
     monkeypatch.setattr(cpu, "supports", lambda *_, **__: False)

@@ -79,8 +79,8 @@ def driven(batch, sentences, draws, cancelled=()):
 @pytest.mark.parametrize("integers", [False, True], ids=["float32", "8-bit"])
 def test_hundreds_of_sentences_at_random_times_find_what_they_find_alone(alone, integers):
     model, draws = made(integers), random.Random(1)
-    sentences = [asked(draws) for _ in range(400)]
-    cancelled = set(draws.sample(sentences, 40))
+    sentences = [asked(draws) for _ in range(200)]
+    cancelled = set(draws.sample(sentences, 20))
     with running.borrowed(model) as batch:
         pages = sorted(batch.free)
         found = driven(batch, sentences, draws, cancelled)
@@ -88,7 +88,7 @@ def test_hundreds_of_sentences_at_random_times_find_what_they_find_alone(alone, 
         assert (batch.rows, batch.tokens) == (0, 0)
     missing = [one for one in sentences if one not in found]
     assert {*missing} <= cancelled
-    assert len(missing) > 20
+    assert len(missing) > 10
     wrong = [one for one in found if found[one] != alone(model, one)]
     assert not wrong, (len(wrong), wrong[0])
 

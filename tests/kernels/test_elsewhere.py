@@ -13,7 +13,7 @@ import pytest
 from tests.kernels.checksums import EXPECTED, FLAGS, SOURCES, WARNINGS, build, checksums
 from transduct.kernels import cpu
 
-ZIG = (sys.executable, "-m", "ziglang", "cc", "-target")
+ZIG = (sys.executable, "-m", "ziglang", "cc", "-O1", "-target")
 UNITS = ("avx2", "avx512", "floats", "neon", "processor", "threads")
 TARGETS = {
     "aarch64-linux-gnu": "_neon",
@@ -128,7 +128,7 @@ simde = pytest.mark.skipif(
     or not any(Path(folder, "simde").is_dir() for folder in ("/usr/include", "/usr/local/include")),
     reason="SIMDe is not installed: apt-get install libsimde-dev",
 )
-CC = ("cc", "-Wno-psabi", "-Wno-empty-body")
+CC = ("cc", "-O1", "-Wno-psabi", "-Wno-empty-body")
 
 
 @pytest.fixture(scope="module", params=["_avx2", "_avx512"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.helpers import BEGIN, SIZE, randomise, tiny
+from tests.helpers import BEGIN, SIZE, TINY, randomise, tiny
 from tests.pictures import SIDE, write_pictures
 from tests.recipes import tiny_recipe
 from tests.tones import PATTERN, RATE, write_tones
@@ -58,15 +58,8 @@ def tiny_rnn(**changes):
 
 def tiny_gpt(**changes):
     torch.manual_seed(1)
-    shape = {
-        "vocabulary_size": SIZE,
-        "d_model": 16,
-        "num_heads": 4,
-        "d_ff": 32,
-        "layers": 2,
-        "dropout": 0.0,
-    }
-    return randomise(gpt.GPT(gpt.Config(**{**shape, "max_length": 32, **changes})).eval())
+    shape = {**TINY, "vocabulary_size": SIZE, "layers": 2, "dropout": 0.0, "max_length": 32}
+    return randomise(gpt.GPT(gpt.Config(**{**shape, **changes})).eval())
 
 
 GENERATORS = {

@@ -17,6 +17,7 @@ from transduct.training.step import seed_generators
 
 BEGIN, END = 1, 2
 SIZE = 11  # the vocabulary
+TINY = {"d_model": 16, "num_heads": 4, "d_ff": 32}  # of layers
 
 compiled = pytest.mark.skipif(
     cpu.library() is None,
@@ -79,19 +80,10 @@ def randomise(module, seed=1, spread=0.3):
 def tiny(seed=1, **changes):
     """A Transformer of two layers and width 16, ready to be used."""
     torch.manual_seed(seed)
-    shape = {
-        "source_size": SIZE,
-        "target_size": SIZE,
-        "d_model": 16,
-        "num_heads": 4,
-        "d_ff": 32,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "dropout": 0.0,
-        "d_k": 16,  # wide enough for a one-hot position
-        "max_length": 16,
-    }
-    return randomise(Transformer(Config(**{**shape, **changes})).eval(), seed)
+    sizes = {"source_size": SIZE, "target_size": SIZE, "max_length": 16}
+    shape = {**TINY, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+    shape["d_k"] = 16  # wide enough for a one-hot position
+    return randomise(Transformer(Config(**{**sizes, **shape, **changes})).eval(), seed)
 
 
 def tokens_of(lengths, seed=1, size=SIZE):

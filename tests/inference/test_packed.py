@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from tests.families import tiny_gpt
-from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny, tokens_of
+from tests.helpers import BEGIN, END, PLACES, tiny, tokens_of
+from tests.models.test_bert import tiny as tiny_bert
+from tests.models.test_vit import tiny as tiny_vit
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.inference import engine
 from transduct.inference.packed import PackedLinear, PackedTable, exchange, pack_layers
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.inference.settings import DecodingConfig
-from transduct.models import bert, vit
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -33,34 +34,6 @@ def predictions(model, tokens, segments, target, target_segments):
     return model.logits(
         model.decode(target, target_segments, model.encode(tokens, segments), segments)
     )
-
-
-def tiny_bert(**changes):
-    torch.manual_seed(1)
-    shape = {
-        "d_model": 16,
-        "num_heads": 4,
-        "d_ff": 32,
-        "layers": 2,
-        "dropout": 0.0,
-        "max_length": 12,
-        "labels": 3,
-    }
-    return randomise(bert.Bert(bert.Config(**{"vocabulary_size": SIZE, **shape, **changes})).eval())
-
-
-def tiny_vit(**changes):
-    torch.manual_seed(1)
-    shape = {
-        "image_size": 12,
-        "patch_size": 4,
-        "d_model": 16,
-        "num_heads": 4,
-        "d_ff": 32,
-        "layers": 2,
-        "labels": 3,
-    }
-    return randomise(vit.ViT(vit.Config(**{**shape, **changes})).eval())
 
 
 def assert_all_laid_out(model):

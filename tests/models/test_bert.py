@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.helpers import SIZE, randomise, tokens_of
+from tests.helpers import SIZE, TINY, randomise, tokens_of
 from tests.helpers import tiny as tiny_transformer
 from transduct import storage
-from transduct.models.bert import SIZES, Bert, Config
+from transduct.models.bert import Bert, Config
 from transduct.segments import Segments, flatten, pad
 from transduct.tasks.model import start_from
 from transduct.tasks.translation import as_source_side
@@ -22,15 +22,7 @@ HEADS = ["masked", "pretraining", "sequence", "tokens", "span"]
 def tiny(seed=1, **changes):
     """Two layers of width 16, ready to be used; token SIZE is the mask."""
     torch.manual_seed(seed)
-    shape = {
-        "d_model": 16,
-        "num_heads": 4,
-        "d_ff": 32,
-        "layers": 2,
-        "dropout": 0.0,
-        "max_length": 12,
-        "labels": 3,
-    }
+    shape = {**TINY, "layers": 2, "dropout": 0.0, "max_length": 12, "labels": 3}
     return randomise(Bert(Config(**{"vocabulary_size": SIZE, **shape, **changes})).eval(), seed)
 
 
@@ -218,14 +210,6 @@ def test_a_transformer_takes_it_as_its_encoder(positions, tie, tmp_path):
     torch.testing.assert_close(model.encode(tokens, segments), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_all_parameters_take_part(head):
-    model = tiny(head=head, positions="learned", embedding_norm=True, activation="swiglu")
-    tokens, segments = tokens_of(LENGTHS)
-    sum(part.sum() for part in scores(model, tokens, TYPES, segments)).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None] == []
-
-
 def test_heads_share_the_names_of_what_they_share():
     names = {
         head: {name.split(".")[0] for name, _ in tiny(head=head).named_parameters()}
@@ -285,32 +269,3 @@ def test_embeddings_are_dropped(monkeypatch):
     model, given = tiny(dropout=0.4), (tokens_of(LENGTHS)[0], TYPES, Segments.of(LENGTHS))
     monkeypatch.setattr(type(model.encoder), "forward", lambda _, x, *__: x)
     assert not torch.equal(model.train().encode(*given), model.eval().encode(*given))
-
-
-def test_the_base_size_is_that_of_the_paper():
-    published = {"norm": "post", "positions": "learned", "embedding_norm": True, "max_length": 512}
-    with torch.device("meta"):
-        model = Bert(Config(30_521, head="sequence", labels=2, **published, **SIZES["base"]))
-    # bert-base-uncased with two labels
-    assert sum(p.numel() for p in model.parameters()) == 109_483_778
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"n_grams": 2, "head": "tokens", "labels": 2},
-            "n_grams is 2, but only the head 'sequence' has n-grams; set",
-        ),
-        (
-            {"max_length": 4, "head": "span"},
-            "max_length is 4, must be at least 5 for the head 'span'",
-        ),
-        ({"head": "sequence"}, "labels is 0, must be at least 2 for the head 'sequence'"),
-        ({"head": "tokens", "labels": 1}, "labels is 1, must be at least 2 for the head 'tokens'"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_built_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        Config(**{"vocabulary_size": 7, **changes})

@@ -315,16 +315,6 @@ def test_under_autocast_gradients_are_near_those_of_float32(attention):
         assert float((one - other).norm() / other.norm()) < 0.1
 
 
-@with_every_attention
-@with_both_cells
-def test_all_parameters_take_part(attention, cell):
-    model = tiny(attention=attention, cell=cell, tie="none")
-    model.logits(run(model)).square().sum().backward()
-    assert [
-        name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
-    ] == []
-
-
 def test_tied_tables_are_one_parameter():
     def tables(tie):
         model = tiny(tie=tie)
@@ -346,25 +336,3 @@ def test_a_memory_span_opens_the_gates_of_all_layers_and_changes_nothing_else():
     assert differ == {
         f"{side}.layers.{number}.bias_ih" for side in ("encoder", "decoder") for number in (0, 1)
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"d_hidden": 7}, "d_hidden is 7, must be even: each of two directions has half of it"),
-        ({"d_model": 9}, "d_hidden is 9, must be even: each of two directions has half of it"),
-        (
-            {"memory_span": 64},
-            "memory_span is 64, but a gru cell has no forget gates; leave it out or set cell to "
-            "lstm",
-        ),
-        (
-            {"target_size": 9},
-            "one shared vocabulary, found 7 and 9 entries; set tokenizer.shared=true",
-        ),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_what_cannot_be_built_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        Config(**{"source_size": 7, "target_size": 7, **changes})

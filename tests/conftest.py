@@ -42,27 +42,45 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
-def trained_run(tmp_path_factory):
+def once(tmp_path_factory):
+    """A function: a folder that is filled once, by whichever process of the tests needs it first,
+    for tests that only look."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def filled(name, fill):
+        folder = shared / name
+        folder.mkdir(exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            if not (folder / "done").exists():
+                fill(folder)
+                (folder / "done").touch()
+        return folder
+
+    return filled
+
+
+@pytest.fixture(scope="session")
+def trained_run(once):
     """A finished run of a tiny translation model, for tests that only look."""
     from tests.recipes import tiny_recipe
     from transduct.runs.train import train
 
-    directory = tmp_path_factory.mktemp("trained") / "run"
     recipe = tiny_recipe(
         data={"train": [{"generate": "reverse", "count": 500}]},
         model={"d_model": 32},
         training={"steps": 60},
     )
-    train(recipe, directory, notify=str)
-    return directory
+    return once("trained", lambda folder: train(recipe, folder / "run", notify=str)) / "run"
 
 
 @pytest.fixture(scope="session")
-def capitals_run(tmp_path_factory):
+def capitals_run(once):
     """A run of a model that writes letters as capitals, and looks where it should."""
     from tests.recipes import train_capitals
 
-    return train_capitals(tmp_path_factory.mktemp("capitals"))
+    return once("capitals", train_capitals) / "run_small"
 
 
 @pytest.fixture(scope="session")
@@ -74,26 +92,19 @@ def capitals(capitals_run):
 
 
 @pytest.fixture(scope="session")
-def family_of(tmp_path_factory):
-    """A function: the recipe and the finished run of a family, for tests that only look. Each is
-    trained once, by whichever process of the tests needs it first."""
+def family_of(once):
+    """A function: the recipe and the finished run of a family."""
     from tests.families import RECIPES, in_folder
     from transduct.runs.train import train
 
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    def fill(folder, family):
+        recipe = in_folder(RECIPES[family], folder)
+        train(recipe, folder / "run", notify=str)
+        (folder / "recipe.pickle").write_bytes(pickle.dumps(recipe))
 
     def found(family):
-        folder = shared / f"family {family}"
-        folder.mkdir(exist_ok=True)
-        done = folder / "recipe.pickle"
-        with (folder / "lock").open("w") as lock:
-            flock(lock, LOCK_EX)
-            if not done.exists():
-                recipe = in_folder(RECIPES[family], folder)
-                train(recipe, folder / "run", notify=str)
-                done.write_bytes(pickle.dumps(recipe))
-        return pickle.loads(done.read_bytes()), folder / "run"
+        folder = once(f"family {family}", lambda folder: fill(folder, family))
+        return pickle.loads((folder / "recipe.pickle").read_bytes()), folder / "run"
 
     return found
 

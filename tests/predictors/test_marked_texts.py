@@ -37,9 +37,9 @@ def check(text, translation):
     ElementTree.fromstring(translation.replace("<br>", "<br/>").replace("&copy;", "c"))
 
 
-def test_200_sentences_keep_their_tags(capitals):
+def test_sentences_keep_their_tags(capitals):
     random_ = random.Random(7)
-    texts = [html(random_) for _ in range(200)]
+    texts = [html(random_) for _ in range(80)]
     for text, found in zip(texts, capitals.translate(texts, n_best=2, format="html"), strict=True):
         assert found.alternatives[0].text == found.text
         for each in found.alternatives:

@@ -154,7 +154,7 @@ def test_each_kind_comes_as_often(kind):
 @pytest.mark.parametrize("kind", ["%s", "{name}", "{{ a b }}", '<x id="3"/>'])
 def test_letters_are_forced_too(kind):
     """A model that knows nothing, over bytes."""
-    model = make("byte", max_length=120)
+    model = make("byte", max_length=60)
     [found] = model.translate([f"a {kind} b {kind}"], placeholders=True)
     assert (found.lost, found.text.count(kind)) == ((), 2)
 

@@ -234,6 +234,15 @@ def test_the_folder_of_another_job_is_refused(model, files, tmp_path):
         last(run(call(model), inputs, tmp_path / "file" / "out"))
 
 
+@pytest.mark.parametrize("verb", ["translate", "predict"])
+def test_a_wrong_option_is_of_no_row_and_claims_no_folder(verb, model, files, tmp_path):
+    wrong = call(model, verb, options={"beem": 2}, skip_errors=True)
+    with refusal("^options: unknown key .decoding.beem.; did you mean"):
+        last(run(wrong, [str(files / "d.tsv")], tmp_path / "out"))
+    right = call(model, verb, options={})
+    assert last(run(right, [str(files / "d.tsv")], tmp_path / "out")).rows == len(TEXTS)
+
+
 def test_rows_that_are_wrong_are_named_or_left_empty(model, tmp_path):
     rows = [{"text": "a b"}, {"text": None}, {"text": "c"}]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

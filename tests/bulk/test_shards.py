@@ -185,6 +185,8 @@ def test_names_are_below_the_folder_that_all_share(files):
     assert list(files_of([str(files / "c.*")])) == ["c.jsonl"]
     with refusal("found no file; give files, folders or patterns such as 'in/\\*.txt'"):
         files_of([str(files / "*.doc")])
+    with refusal("found no input; give files, folders or patterns such as 'in/\\*.txt'"):
+        files_of([])
 
 
 def test_parts_that_another_process_has_joined_are_no_error(tmp_path):

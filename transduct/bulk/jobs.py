@@ -110,6 +110,7 @@ class Worker:
     def __init__(self, call: Call, out: Path) -> None:
         self.call, self.out = call, out
         self.model = loaded(call)
+        self._outputs(False, [])  # what is wrong with the call is of no row
 
     def __call__(self, shard: Shard) -> tuple[Shard, Progress]:
         """Answer the rows of a shard and keep them as a part of its file.
@@ -290,15 +291,15 @@ def _claim(call: Call, out: Path) -> None:
         before = read_object(path, "a job")
         other = [key for key in job if before.get(key) != job[key]]
         require(
-            not other,
+            not other or not any(out.glob(f"{STATE}/*/[0-9d]*")),  # neither a part nor a file
             f"{out}: holds the results of another job, with another {', '.join(other)}; give "
             "another --out, or remove the folder",
         )
-        return
-    require(
-        not out.exists() or not any(out.iterdir()),
-        f"{out}: is not empty and holds no job; give a new folder as --out",
-    )
+    else:
+        require(
+            not out.exists() or not any(out.iterdir()),
+            f"{out}: is not empty and holds no job; give a new folder as --out",
+        )
     write_file(path, pack_json(job), parents=True)
 
 

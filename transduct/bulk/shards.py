@@ -303,6 +303,7 @@ def files_of(inputs: Sequence[str]) -> dict[str, Path]:
     Raises:
         TransductError: there is none.
     """
+    require(inputs, "found no input; give files, folders or patterns such as 'in/*.txt'")
     found: list[Path] = []
     for given in inputs:
         path = Path(given)

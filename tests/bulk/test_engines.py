@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +107,29 @@ class Endless(Echo):
         if shard.number:
             threading.Event().wait()
         return shard.number
+
+
+class Waiting(Echo):
+    """Writes down who does a shard, and does not end."""
+
+    def __call__(self, shard):
+        (self.folder / str(os.getpid())).touch()
+        threading.Event().wait()
+
+
+def _wait_for(folder):
+    list(engines.processes(partial(Waiting, folder), SHARDS, 2))
+
+
+def test_workers_end_when_their_driver_is_killed(tmp_path):
+    driver = multiprocessing.get_context("forkserver").Process(target=_wait_for, args=(tmp_path,))
+    driver.start()
+    while len(workers := [*tmp_path.iterdir()]) < 2:
+        time.sleep(0.05)
+    driver.kill()
+    driver.join()
+    while any(Path("/proc", worker.name).exists() for worker in workers):
+        time.sleep(0.05)
 
 
 def test_who_stops_early_leaves_no_worker_behind(tmp_path):

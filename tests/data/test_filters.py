@@ -1,5 +1,7 @@
 """Filters count by reason, and know what tokenizers read alike."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -96,5 +98,17 @@ def test_seen_is_a_set():
         hashes = draw.choice(some, draw.integers(0, 50))
         expected = [not (value in known or known.add(value)) for value in hashes.tolist()]
         assert seen.add(hashes).tolist() == expected
-    assert sum(map(len, seen._runs)) == len(known)
-    assert len(seen._runs) < 10
+    assert sum(len(run) for runs in seen._ranges for run in runs) == len(known)
+    assert max(map(len, seen._ranges)) < 10
+
+
+def test_seen_holds_no_hash_twice_while_it_merges():
+    """At the last of so many parts all are merged."""
+    every = np.random.default_rng(1).integers(0, 2**64, 1 << 18, np.uint64)
+    seen = Seen()
+    tracemalloc.start()
+    for part in np.split(every, 64):
+        seen.add(part)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1.4 * every.nbytes

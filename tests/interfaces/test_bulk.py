@@ -34,10 +34,13 @@ def call(*arguments):
     ],
 )
 def test_a_folder_of_the_same_files_comes_out(verb, options, column, folder, trained_run):
+    (folder / "in" / "none.jsonl").touch()
     found = call(verb, trained_run, folder / "in", "--out", folder / "out", *options)
     assert found.exit_code == 0
     lines = (folder / "out" / "x.jsonl").read_text().splitlines()
     assert [column in json.loads(line) for line in lines] == [True, True]
+    assert (folder / "out" / "none.jsonl").read_text() == ""
+    assert "transduct: warning: none.jsonl: nothing in it\n" in found.stderr
     printed = json.loads(found.stdout) if verb == "evaluate" else {}
     assert ("scores" in printed) == (verb == "evaluate")
 

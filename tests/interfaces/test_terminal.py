@@ -41,6 +41,12 @@ def test_what_comes_before_a_line_that_cannot_be_read_is_answered(trained_run, t
         next(found)
 
 
+def test_a_file_without_lines_is_named(trained_run, tmp_path, capsys):
+    (tmp_path / "text").touch()
+    assert not list(terminal.chunks(str(trained_run), tmp_path / "text"))
+    assert capsys.readouterr() == ("", f"transduct: warning: {tmp_path / 'text'}: nothing in it\n")
+
+
 def test_prefixes_that_are_not_utf_8_are_reported(trained_run, tmp_path, capsys):
     (tmp_path / "text").write_bytes(b"a\nb\n")
     (tmp_path / "begun").write_bytes(b"c\n\xff\n")

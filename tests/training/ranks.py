@@ -215,6 +215,8 @@ def train(out, fault):
                 os.kill(os.getpid(), signal.SIGSTOP)
             if (fault, rank) == ("fail", 2):
                 raise ValueError("the third rank is unwell")
+            if (fault, rank) == ("fail 0", 0):  # while the others wait for its gradients
+                raise ValueError("the first rank is unwell")
         return loss(*given)
 
     TranslationTask.loss = disturbed
@@ -238,7 +240,7 @@ def main(out, only=()):
             fork(world, course, out / how, steps, how == "broken")
     for restarts, fault in (
         *((0, "nothing"), (1, "kill"), (1, "kill 0"), (1, "forget")),
-        *((0, "hang"), (0, "stop"), (0, "fail"), (0, "apart")),
+        *((0, "hang"), (0, "stop"), (0, "fail"), (0, "fail 0"), (0, "apart")),
     ):
         if not only or fault in only:
             elastic(restarts, out / fault, fault)

@@ -447,6 +447,7 @@ def test_a_run_goes_on_by_itself_when_a_rank_is_killed(forked, fault, whole):
         ("hang", (0, 2), "rank 1 has not answered for 5 seconds (training.timeout); stop it, and"),
         ("stop", (0, 2), "rank 1 has not answered for 5 seconds (training.timeout); stop it, and"),
         ("fail", (0, 1, 2), "the third rank is unwell"),
+        ("fail 0", (0, 1, 2), "the first rank is unwell"),
         ("apart", (0, 1, 2), "/run on rank 0 and "),
     ],
 )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 from transduct.data.preparing import Engine, Work, in_this_process
@@ -83,8 +84,15 @@ def _begin(make: Callable[[], Work], threads: int) -> None:
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends them
+    Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     _loaded.append(make())
+
+
+def _end_with(parent: Any) -> None:
+    """End this process when the one that gives it shards is gone, perhaps killed."""
+    parent.join()
+    os._exit(1)
 
 
 def _do(shard: Any) -> Any:

@@ -95,13 +95,14 @@ def _prediction(output: Any) -> str:
 @dataclass(frozen=True)
 class Progress:
     """How far a job is: rows and shards done by this call, shards it has to do, rows that failed in
-    this call or before, and the first error of this call."""
+    this call or before, the first error of this call, and its files without a row."""
 
     rows: int = 0
     failed: int = 0
     shards: int = 0
     of: int = 0
     error: str = ""
+    empty: tuple[str, ...] = ()
 
 
 class Worker:
@@ -210,7 +211,9 @@ def run(
     work = partial(Worker, call, out)
     for shard, more in _engine(call, workers, ray)(work, waiting) if waiting else ():
         rows, failed = done.rows + more.rows, done.failed + more.failed
-        done = Progress(rows, failed, done.shards + 1, done.of, done.error or more.error)
+        error, empty = done.error or more.error, done.empty
+        empty += () if more.rows else (shard.name,)  # no other shard is without rows
+        done = Progress(rows, failed, done.shards + 1, done.of, error, empty)
         if _stamp(shard.file) != stamps[shard.name]:
             _forget(out, shard.name)
             raise TransductError("has changed since the job began; run it again", file=shard.name)

@@ -37,6 +37,7 @@ def _digests(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), "<u8")
 
 
+RANGES = 16  # of hashes in `Seen`, by their first bits
 TAKE_OUT = "take them out of data.train"
 DROPPED = "data.drop_validation=true leaves them out of training"
 
@@ -192,23 +193,30 @@ def _among(found: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 class Seen:
-    """A set of 64-bit hashes at little more than 8 bytes each: a list of sorted arrays, each at
-    least twice as long as the next, merged as they grow."""
+    """A set of 64-bit hashes at little more than 8 bytes each.
+
+    Each range of hashes is a list of sorted arrays, each at least twice as long as the next, merged
+    as they grow. One range is merged at a time, so little is in memory twice.
+    """
 
     def __init__(self) -> None:
-        self._runs: list[np.ndarray] = []
+        self._ranges: list[list[np.ndarray]] = [[] for _ in range(RANGES)]
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
         """Add the hashes; return whether each was new (of equal ones, the first is)."""
         ordered, places = np.unique(hashes, return_index=True)
         unknown = np.ones(len(ordered), bool)
-        for run in self._runs:
-            unknown &= ~_among(ordered, run)
-        if unknown.any():
-            self._runs.append(ordered[unknown])
-        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
-            both = np.concatenate([self._runs.pop(), self._runs.pop()])
-            self._runs.append(np.sort(both, kind="stable"))
+        starts = np.arange(RANGES, dtype=np.uint64) << np.uint64(64 - RANGES.bit_length() + 1)
+        cuts = np.searchsorted(ordered, starts).tolist()
+        for runs, start, stop in zip(self._ranges, cuts, [*cuts[1:], len(ordered)]):
+            inside, fresh = ordered[start:stop], unknown[start:stop]
+            for run in runs:
+                fresh &= ~_among(inside, run)
+            if fresh.any():
+                runs.append(inside[fresh])
+            while len(runs) > 1 and len(runs[-2]) < 2 * len(runs[-1]):
+                runs.append(np.concatenate([runs.pop(), runs.pop()]))
+                runs[-1].sort(kind="stable")
         new = np.zeros(len(hashes), bool)
         new[places[unknown]] = True
         return new

@@ -54,6 +54,8 @@ def run(
             rate = f"{done.rows / (now - begun):,.1f} rows a second"
             _say(f"{done.shards:,} of {done.of:,} shards, {rate}, about {left / 60:,.0f} min left")
     _say(f"{given['out']}: {done.rows:,} rows in {done.of:,} shards")
+    for name in done.empty:
+        _say(f"warning: {name}: nothing in it")
     if verb == "evaluate" and part is None:
         report = evaluated(call, inputs, given["out"])
         print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)

@@ -210,7 +210,7 @@ def chunks(
     """Read a file, or stdin as lines arrive, in chunks: (index of the first line, lines, their
     lines of `prefixes`).
 
-    Reports on stderr how many lines were not UTF-8.
+    Reports on stderr how many lines were not UTF-8, and a file without lines.
 
     Raises:
         TransductError: if a file cannot be read, or `prefixes` does not have as many lines as the
@@ -246,6 +246,8 @@ def chunks(
         raise unreadable
     if begun is not None and number < len(begun):
         raise TransductError(f"{prefixes}: {_unequal(len(begun), str(number))}")
+    if file is not None and not number:
+        print(f"transduct: warning: {file}: nothing in it", file=sys.stderr)
     report_broken_lines(prefixes, broken_prefixes)
     report_broken_lines(file or "stdin", broken)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ PATIENCE = timedelta(days=1)
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 ENDED = "ended"  # the key of a rank's last message
 MESSAGE = 2048  # bytes of a rank's message about a step, always sent whole
+LISTEN = 0.5  # seconds between two looks for such a message
 BRIEF = 5.0  # seconds in which every rank that lives writes down why it ends
 # in the messages of PyTorch's RuntimeErrors about ranks that are gone, or do not answer
 LOST = re.compile(
@@ -228,24 +229,46 @@ class Ranks:
         Raises:
             TrainingFailed: one has, for which PyTorch has errors that name an address.
         """
+        heard, over = list[str](), Event()
+        if self.world > 1:
+            Thread(target=self._listen, args=(heard, over), daemon=True).start()
         try:
             yield
         except BaseException as error:
-            if self.world == 1:
+            if self.world == 1 or ENDED in vars(error):  # said within
                 raise
+            vars(error)[ENDED] = True
             lost = isinstance(error, RuntimeError) and LOST.search(str(error))
+            if heard and (lost or isinstance(error, KeyboardInterrupt)):
+                raise _ended(heard[0]) from error
             reason = "" if lost else (str(error) or type(error).__name__).splitlines()[0][:500]
             if reason:  # ranks that wait for a message of this one get the reason
                 self.exchange({ENDED: reason})
             others = within_seconds(BRIEF + 5.0, self._others, reason)
             if not lost:
                 raise
-            raise TrainingFailed(self._lost(str(error), others)) from error
+            raise _ended(self._lost(str(error), others)) from error
+        finally:
+            over.set()
+
+    def _listen(self, heard: list[str], over: Event) -> None:
+        """Until it is over, learn why a rank has ended, even if this one waits for gradients of
+        rank 0, which keeps the store no longer than until all have heard."""
+        with suppress(RuntimeError):  # the store has ended too
+            default: Any = distributed.distributed_c10d._get_default_store()
+            store = default.clone()  # for who waits holds the other
+            while not over.wait(LISTEN):
+                if store.check([ENDED]):
+                    heard.append(store.get(ENDED).decode())
+                    store.set(f"ended/{self.rank}", "")
+                    return
 
     def _others(self, reason: str) -> dict[int, str]:
         """Write down why this rank ends. Returns why the others do, as far as they know."""
         store = distributed.distributed_c10d._get_default_store()
         store.set(f"ended/{self.rank}", reason)
+        if reason:
+            store.compare_set(ENDED, "", f"rank {self.rank} has ended: {reason}")
         found: dict[int, str] = {}
         # Rank 0 keeps the store, so it stays until the others have read why it ends.
         until = time.monotonic() + (0.0 if reason and self.rank else BRIEF)
@@ -274,6 +297,13 @@ class Ranks:
         else:
             how = "has ended or was killed, perhaps because memory ran out; see its lines, and"
         return f"rank {names} {how} {remedy}"
+
+
+def _ended(line: str) -> TrainingFailed:
+    """The error of a rank that ends because of another, which knows that already."""
+    error = TrainingFailed(line)
+    vars(error)[ENDED] = True
+    return error
 
 
 class WholeLoss(nn.Module):

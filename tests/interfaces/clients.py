@@ -13,6 +13,7 @@ import uvicorn
 from tests.forked import apart
 from transduct.serving import server
 from transduct.serving.connections import Impatient
+from transduct.serving.hosted import Hosted
 from transduct.serving.keys import Key, Keys
 from transduct.serving.served_models import Models, Served
 from transduct.serving.service import Service
@@ -50,9 +51,18 @@ class Client:
         return answer["error"], headers
 
 
+def served_of(model, name, pair=None):
+    """A model that is loaded already, as a server has it."""
+    served = Served(name, own_pair=pair)
+    known = model.languages
+    served.describe(type(model), {"languages": vars(known) if known else None})
+    served.verbs, served.hosted = model.verbs, Hosted(model, name, 0)
+    return served
+
+
 def service_of(model, name="model", most=50, keys=(), pair=None, **rest):
     """The service of one model that is loaded already."""
-    return service_of_all([Served.of_model(model, name, pair)], most, keys, **rest)
+    return service_of_all([served_of(model, name, pair)], most, keys, **rest)
 
 
 def service_of_all(every, most=50, keys=(), settings=None, suggestions=None, **rest):

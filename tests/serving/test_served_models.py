@@ -8,7 +8,7 @@ import pytest
 
 import transduct
 from tests.helpers import Stub, tiny
-from tests.interfaces.clients import service_of_all, serving
+from tests.interfaces.clients import served_of, service_of_all, serving
 from transduct.errors import TransductError
 from transduct.inference.settings import DecodingConfig
 from transduct.serving import served_models
@@ -24,7 +24,7 @@ def models_of(*pairs, **rest):
     names = [pair or "open" for pair in pairs]
     return Models(
         [
-            Served.of_model(Translator(), name, pair_of(pair))
+            served_of(Translator(), name, pair_of(pair))
             for name, pair in zip(names, pairs, strict=True)
         ],
         **rest,
@@ -100,9 +100,9 @@ def test_a_folder_says_its_pair_and_a_command_overrules_it(run):
 
 
 def test_a_model_says_why_its_texts_join_no_running_batch(monkeypatch):
-    labels = Served.of_model(Stub(), "labels")
+    labels = served_of(Stub(), "labels")
     assert labels.separate == "it does not write texts token by token"
-    translates = Served.of_model(Translator(model=tiny(), decoding=DecodingConfig()), "a")
+    translates = served_of(Translator(model=tiny(), decoding=DecodingConfig()), "a")
     assert translates.separate == ""
     monkeypatch.setattr(served_models, "captures", lambda *_: True)
     assert translates.separate == "its searches are captured on a GPU"

@@ -155,26 +155,6 @@ def corpus_scores(
     return TextScores(scores, details, right)
 
 
-def paired_test(
-    hypotheses: Sequence[str],
-    other: Sequence[str],
-    references: Sequence[Sequence[str]],
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
-    tokenize: str = AUTO,
-) -> dict[str, float]:
-    """The p-value of the difference of two systems in each metric, by paired bootstrap (`sacrebleu
-    --paired-bs`).
-
-    Equal scores, and those of a single sentence, have a p-value of 1; sacrebleu, which counts only
-    larger differences, gives 1/1001. Raises like `corpus_scores`.
-    """
-    ours, theirs = (
-        corpus_scores(each, references, metrics, tokenize, intervals=False).right
-        for each in (hypotheses, other)
-    )
-    return {name: each.p_value(theirs[name]) for name, each in ours.items()}
-
-
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Ratio:
     """The share of outputs that equal one of their references after `normalised`, since tokenizers
     do not preserve white space and decomposed characters."""

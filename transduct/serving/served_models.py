@@ -78,15 +78,6 @@ class Served:
         served.name = name or Path(path or words).resolve().name
         return served
 
-    @classmethod
-    def of_model(cls, model: Any, name: str, pair: Pair | None = None) -> "Served":
-        """A model that is loaded already."""
-        served = cls(name, own_pair=pair)
-        known = model.languages
-        served.describe(type(model), {"languages": vars(known) if known else None})
-        served.verbs, served.hosted = model.verbs, Hosted(model, name, 0)
-        return served
-
     def describe(self, kind: Any, config: Mapping[str, Any]) -> None:
         """Take over what a class and a `config.json` say."""
         self.reads, self.paints, self.verbs = kind.reads, kind.paints, kind.able(config)

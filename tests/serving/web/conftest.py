@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import transduct
-from tests.interfaces.clients import service_of_all, serving
-from transduct.serving.served_models import Served
+from tests.interfaces.clients import served_of, service_of_all, serving
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +39,10 @@ def page_model(trained_run):
 def page_service(page_model):
     """The service of that model, as one from English to German and one back."""
     if "TRANSDUCT_PICTURES" in os.environ:
-        return service_of_all([Served.of_model(page_model, "numbers", ("en", "ko"))])
+        return service_of_all([served_of(page_model, "numbers", ("en", "ko"))])
     every = [
-        Served.of_model(page_model, "forth", ("en", "de")),
-        Served.of_model(page_model, "back", ("de", "en")),
+        served_of(page_model, "forth", ("en", "de")),
+        served_of(page_model, "back", ("de", "en")),
     ]
     return service_of_all(every)
 

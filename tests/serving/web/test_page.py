@@ -11,11 +11,10 @@ import threading
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 
-from tests.interfaces.clients import service_of_all, serving
+from tests.interfaces.clients import served_of, service_of_all, serving
 from tests.serving.web.browser import Reader, visited
 from transduct.serving.hosted import Hosted
 from transduct.serving.keys import Key, Keys
-from transduct.serving.served_models import Served
 
 TEXT = "a b c d.\ne f g h"
 CONTROLS = {"button", "tab", "textbox", "combobox", "checkbox", "link", "radio", "slider"}
@@ -165,7 +164,7 @@ def test_a_server_that_is_warming_is_met_without_an_error(driver, page_model, mo
         await warm(hosted)
 
     monkeypatch.setattr(Hosted, "_warm", late)
-    with serving(service_of_all([Served.of_model(page_model, "slow", ("en", "de"))])) as client:
+    with serving(service_of_all([served_of(page_model, "slow", ("en", "de"))])) as client:
         reader = Reader(driver, client.port).open("#en/de/a b")
         reader.wait("main > [role=status]", "getting ready")
         assert client("GET", "/ready")[0] == 503
@@ -181,7 +180,7 @@ def test_a_server_that_is_warming_is_met_without_an_error(driver, page_model, mo
 
 def test_the_languages_used_last_come_first(driver, page_model):
     targets = ["de", "fr", "es", "it", "ko", "ja", "nl"]
-    every = [Served.of_model(page_model, f"into {code}", ("en", code)) for code in targets]
+    every = [served_of(page_model, f"into {code}", ("en", code)) for code in targets]
     with visited(driver, service_of_all(every), "#en/nl") as (reader, _):
         menu = "select[aria-label='Language of the translation']"
         choose = """const menu = document.querySelector(arguments[0]); menu.value = "ja";

@@ -122,8 +122,8 @@ def decoding(work: Work) -> Found:
     sources, limits = rows.tolist(), [work.length] * len(rows)
     config = DecodingConfig(beam=1, batch_tokens=rows.numel())
 
-    def constrain(numbers: Sequence[int]) -> Filter:
-        return FixedLength(Tokenizer.END, [work.length] * len(numbers))
+    def constrain(some: Sequence[object]) -> Filter:
+        return FixedLength(Tokenizer.END, [work.length] * len(some))
 
     def run() -> None:
         forbidden = (Tokenizer.UNKNOWN, Tokenizer.BEGIN)

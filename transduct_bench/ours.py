@@ -20,6 +20,7 @@ from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.inference.batches import device_of
 from transduct.inference.settings import DecodingConfig, longest_output
+from transduct.inference.settings import Sentence as Searched
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.predictors.base import load
 from transduct.segments import Shape
@@ -100,8 +101,9 @@ def decoding(
         else list(lengths)
     )
 
-    def constrain(numbers: Sequence[int]) -> Filter:
-        return FixedLength(Tokenizer.END, [limits[i] for i in numbers for _ in range(beam)], place)
+    def constrain(some: Sequence[Searched]) -> Filter:
+        rows = [one.limit for one in some for _ in range(beam)]
+        return FixedLength(Tokenizer.END, rows, place)
 
     def run() -> int:
         found = engine.generate(

@@ -59,8 +59,10 @@ def test_outputs_begin_with_what_they_are_given(beam):
     starts = [[3 + (i + j) % 5 for j in range(i % 4)] for i in range(9)]
     limits = [limit + 3 for limit in limits]
 
-    def led(numbers):
-        return Prefix([starts[i] for i in numbers for _ in range(beam)])
+    start_of = {id(source): start for source, start in zip(sources, starts, strict=True)}
+
+    def led(sentences):
+        return Prefix([start_of[id(one.source)] for one in sentences for _ in range(beam)])
 
     for _ in range(2):
         found, expected = (
@@ -114,11 +116,11 @@ def test_captured_sampling_draws_what_sampling_draws(beam, options):
 def test_captured_sampling_keeps_to_prefixes_and_lengths(kind):
     model, (sources, _) = tiny(), drawn(4)
 
-    def constrain(numbers):
-        rows = [number for number in numbers for _ in range(2)]
+    def constrain(sentences):
+        limits = [one.limit for one in sentences for _ in range(2)]
         if kind == "prefix":
-            return Prefix([[3 + number, 4] for number in rows])
-        return FixedLength(END, [3 + number for number in rows])
+            return Prefix([[limit, 4] for limit in limits])
+        return FixedLength(END, limits)
 
     found, expected = (
         generate(
@@ -154,8 +156,8 @@ def test_a_capture_that_fails_is_reported_once_and_the_search_runs_without(monke
         found_by(model, sources, limits, True)
 
 
-def fixed(limits, beam):
-    return lambda numbers: FixedLength(END, [limits[i] for i in numbers for _ in range(beam)])
+def fixed(beam):
+    return lambda some: FixedLength(END, [one.limit for one in some for _ in range(beam)])
 
 
 def test_a_source_that_may_have_nothing_gets_nothing():
@@ -217,7 +219,7 @@ def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(
     search = CapturedSearch(model)
     rules = Rules(END, (0, BEGIN), True)
     found = search.search(sources, [BEGIN] * 13, limits, beam, rules, 0.6)
-    assert_same(found, found_by(model, sources, limits, False, beam, constrain=fixed(limits, beam)))
+    assert_same(found, found_by(model, sources, limits, False, beam, constrain=fixed(beam)))
     [batch] = search.batches.values()
     sizes = [size for size, reach in batch.graphs if reach]
     assert sizes[0] == 16
@@ -229,8 +231,7 @@ def test_rows_look_no_further_back_than_they_must(every_capture_warms_up):
     model, (sources, _) = tiny(seed=2, max_length=64), drawn(3)
     limits = [40, 20, 3]
     found, expected = (
-        found_by(model, sources, limits, asked, constrain=fixed(limits, 2))
-        for asked in (True, False)
+        found_by(model, sources, limits, asked, constrain=fixed(2)) for asked in (True, False)
     )
     assert_same(found, expected)
     assert [len(h[0].tokens) + 1 for h in found] == limits
@@ -273,8 +274,7 @@ def test_longer_sources_and_outputs_have_buffers_of_their_own():
     for longest, limits in ((9, [4, 5]), (30, [4, 5]), (9, most)):
         sources = [[3 + i % 5 for i in range(longest)], [4, END]]
         found = [
-            found_by(model, sources, limits, asked, constrain=fixed(limits, 2))
-            for asked in (True, False)
+            found_by(model, sources, limits, asked, constrain=fixed(2)) for asked in (True, False)
         ]
         assert_same(*found)
         assert [len(h[0].tokens) + 1 for h in found[0]] == limits

@@ -209,7 +209,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
         # Arrow's own streams have no lines
-        ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),
+        ".zst": lambda path: io.BufferedReader(
+            pa.CompressedInputStream(pa.PythonFile(path.open("rb"), "r"), "zstd"), BLOCK
+        ),
     }
     require(not path.is_dir(), "a folder; name the files in it", file=str(path))
     if str(path) == STDIN and not path.exists():
@@ -230,10 +232,6 @@ def opened(path: Path) -> Iterator[BinaryIO]:
                 f"first, with: zstd -d --long=31 {path}"
             )
         raise TransductError(problem, file=str(path)) from error
-
-
-def _zst(path: Path) -> Any:
-    return pa.CompressedInputStream(pa.PythonFile(path.open("rb"), "r"), "zstd")
 
 
 class _XzFile(io.RawIOBase):

@@ -70,7 +70,7 @@ class Quality:
         # in the order in which they are asked
         rules: Mapping[str, Callable[[_Chunk], NDArray[np.bool_]]] = {
             "copied": _copied,
-            "untranslated": _untranslated,
+            "untranslated": lambda chunk: np.array([_keeps_words(*pair) for pair in chunk.pairs]),
             "swapped": self._swapped,
             "script": self._in_other_script,
             "language": self._in_other_language,
@@ -261,13 +261,9 @@ def _copied(chunk: _Chunk) -> NDArray[np.bool_]:
     return equal & (chunk.count(LETTERS)[0] > 0)
 
 
-def _untranslated(chunk: _Chunk) -> NDArray[np.bool_]:
-    return np.array([_keeps_words(*map(str.casefold, pair)) for pair in chunk.pairs])
-
-
 def _keeps_words(source: str, target: str) -> bool:
     """Whether most words of a target are its source's."""
-    known, words = {*source.split()}, target.split()
+    known, words = {*source.casefold().split()}, target.casefold().split()
     if sum(word in known for word in words) < COPIED_WORDS * FEWEST_WORDS:  # which is fast
         return False
     words = [word for word in words if re.search(LETTERS, word)]

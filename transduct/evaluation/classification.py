@@ -17,12 +17,12 @@ WITHOUT_PUNCTUATION = str.maketrans("", "", punctuation)
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores by name, details (such as their 95 % `interval`), and whether each answer was
-    right."""
+    """Scores by name, details (such as their 95 % `interval`), and what is right: whether each
+    answer is, or by score what has a `p_value`."""
 
     scores: dict[str, float]
     details: dict[str, Any]
-    right: list[bool]
+    right: Any
 
 
 def label_scores(predictions: Sequence[str], answers: Sequence[str]) -> Scores:

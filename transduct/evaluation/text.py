@@ -28,6 +28,7 @@ import regex
 
 from transduct.errors import require, rewording
 from transduct.evaluation.bootstrap import RESAMPLES, Ratio
+from transduct.evaluation.classification import Scores
 
 if TYPE_CHECKING:  # imported where used, so that translating does not wait for it
     from sacrebleu.metrics.base import Metric, Score
@@ -90,16 +91,6 @@ class SacrebleuScore:
         return (int(extreme) + 1) / (RESAMPLES + 1)
 
 
-@dataclass(frozen=True)
-class TextScores:
-    """Scores by name, with details: `interval` if requested; for sacrebleu's metrics also
-    `signature` and `mean`. `right` has what a p-value needs."""
-
-    scores: dict[str, float]
-    details: dict[str, dict[str, Any]]
-    right: dict[str, Any]
-
-
 def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -107,7 +98,7 @@ def corpus_scores(
     tokenize: str = AUTO,
     *,
     intervals: bool = True,
-) -> TextScores:
+) -> Scores:
     """Score a corpus, with 95 % bootstrap intervals (Koehn 2004).
 
     Args:
@@ -152,7 +143,7 @@ def corpus_scores(
         details[name] = {"signature": metric.signature()}
         if intervals:
             details[name] |= _interval(score, details[name]["signature"])
-    return TextScores(scores, details, right)
+    return Scores(scores, details, right)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Ratio:

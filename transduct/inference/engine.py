@@ -102,7 +102,7 @@ def generate(
     begin: int | Sequence[int],
     end: int,
     forbidden: Sequence[int] = (),
-    constrain: Callable[[Sequence[int]], Filter] | None = None,
+    constrain: Callable[[Sequence[Sentence]], Filter] | None = None,
     narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, the best first.
@@ -117,7 +117,7 @@ def generate(
         limits: the most tokens of each output, its end included.
         begin, end: the tokens before and after every output; `begin` may be one for each source.
         forbidden: tokens that no output may contain.
-        constrain: maps the indices of some sources to a filter over their rows, `config.beam` each.
+        constrain: maps some sentences to a filter over their rows, `config.beam` each.
         narrow: maps some sources to a model that scores only a shortlist, which includes the tokens
             above.
 
@@ -126,18 +126,10 @@ def generate(
         NotFinite: if the model's outputs are NaN.
     """
     first = [begin] * len(sources) if isinstance(begin, int) else begin
-    numbers = dict[Sentence, int]()
-
-    def of_sentences(some: Sequence[Sentence]) -> Filter:
-        assert constrain is not None
-        return constrain([numbers[one] for one in some])
-
-    given = constrain and of_sentences
     sentences = [
-        Sentence(source, limit, config, token, end, forbidden, constrain=given, narrow=narrow)
+        Sentence(source, limit, config, token, end, forbidden, constrain=constrain, narrow=narrow)
         for source, limit, token in zip(sources, limits, first, strict=True)
     ]
-    numbers |= {one: number for number, one in enumerate(sentences)}
     return find(model, sentences)
 
 

@@ -31,7 +31,7 @@ from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import require
 from transduct.inference import engine
 from transduct.inference.batches import answered, device_of, flat
-from transduct.inference.settings import BeamWidth, DecodingConfig
+from transduct.inference.settings import BeamWidth, DecodingConfig, Sentence
 from transduct.models.dalle import DALLE, SIZES, Config, Guided
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.image_codes import (
@@ -281,8 +281,8 @@ class Painter(TextModel):
                 [picture] = pictures_of(model.vae, np.array([codes + rest]))
                 follow(GeneratedPicture(picture, codes))
 
-        def fixed(numbers: Sequence[int]) -> Filter:
-            rows = [places + 1] * (len(numbers) * decoding.samples)
+        def fixed(sentences: Sequence[Sentence]) -> Filter:
+            rows = [places + 1] * (len(sentences) * decoding.samples)
             length = FixedLength(begin, rows, self.device)
             return Observed(length, observe) if follow else length
 

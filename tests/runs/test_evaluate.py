@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.families import RECIPES, in_folder
 from tests.pictures import BARS, bar, png
 from tests.recipes import tiny_recipe
 from tests.refusals import refusal
@@ -220,15 +219,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("family", BROKEN)
-def test_what_is_broken_in_a_test_set_stops_or_is_left_out(family, tmp_path):
+def test_what_is_broken_in_a_test_set_stops_or_is_left_out(family, family_of, tmp_path):
     write, said = BROKEN[family]
-    recipe = in_folder(RECIPES[family], tmp_path)
-    quick = replace(recipe, training={**recipe.training, "steps": 1, "warmup": 1, "average": 1})
-    train.train(quick, tmp_path / "run", notify=str)
-    files = write(tmp_path)
+    (_, run), files = family_of(family), write(tmp_path)
     with refusal(re.escape(said)) as caught:
-        evaluate.evaluate(tmp_path / "run", files)
+        evaluate.evaluate(run, files)
     assert str(caught.value).endswith("; or leave such out with --skip-errors")
-    report = evaluate.evaluate(tmp_path / "run", files, skip_errors=True)
+    report = evaluate.evaluate(run, files, skip_errors=True)
     assert report.details["left_out"]["broken"] == 1
     assert report.scores

@@ -12,9 +12,10 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+import traceback
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
@@ -60,15 +61,21 @@ def free_port():
 
 def fork(world, function, *arguments):
     """Run a function once per rank, in processes of their own."""
+    for slow in ("torch._dynamo", "torch.distributed.checkpoint"):
+        import_module(slow)  # else each rank does, with its first optimiser or checkpoint
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
     children = []
     for rank in range(world):
         if not (child := os.fork()):
             os.environ.update({**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            with suppress(SystemExit):
+            status = 1
+            try:
                 function(*arguments)
-                os._exit(0)
-            os._exit(1)
+                status = 0
+            finally:  # whatever it was: this process must not go on as its parent does
+                if status:
+                    traceback.print_exc()
+                os._exit(status)
         children.append(child)
     assert not any(os.waitpid(child, 0)[1] for child in children), (function, arguments)
 

@@ -4,8 +4,6 @@ model that it would have had by itself."""
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -254,6 +252,15 @@ class Killed(preparing.MakePart):
         return super().__call__(split)
 
 
+class KilledLater(preparing.MakePart):
+    """Is killed at its sixth part."""
+
+    def __call__(self, split):
+        if split.number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(split)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"workers": 3}, {"workers": 2, "ray": "local"}])
 @pytest.mark.filterwarnings("ignore")  # of Ray
@@ -269,22 +276,13 @@ def test_bytes_do_not_depend_on_who_works_nor_on_a_worker_that_is_killed(
 
 def test_a_driver_that_is_killed_goes_on(recipe, tmp_path):
     _, made = prepared(recipe, tmp_path / "one")
-    program = f"""
-import os, signal
-from transduct.config import Recipe
-from transduct.data import preparing, splits
-from transduct.runs.prepare import prepare
-splits.SIZE = 250
-class Killed(preparing.MakePart):
-    def __call__(self, split):
-        if split.number == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(split)
-preparing.MakePart = Killed
-prepare(Recipe(**{vars(recipe)!r}), {str(tmp_path / "other")!r}, notify=str)
-"""
-    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=120)
-    assert ended.returncode == -signal.SIGKILL
+    if not (child := os.fork()):
+        preparing.MakePart = KilledLater
+        try:
+            prepare(recipe, tmp_path / "other", notify=str)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     before = {path.name for path in (tmp_path / "other" / "parts").glob("[0-9a-f]*")}
     assert len(before) == 5
     said, again = prepared(recipe, tmp_path / "other")

@@ -92,11 +92,11 @@ def test_a_finished_run_with_more_steps_goes_on_as_one_that_had_them_from_the_st
 
 
 @pytest.mark.parametrize("ensemble", [False, True])
-def test_a_finished_run_of_stages_takes_more_steps(tmp_path, ensemble):
+def test_a_finished_run_of_stages_takes_more_steps(tmp_path, staged_run, ensemble_run, ensemble):
     """In its last stage, for others started from those before; in an ensemble in each."""
-    recipe = replace(staged(tmp_path), ensemble=ensemble)
-    run, lines = tmp_path / "run", []
-    before = everything_in(train.train(recipe, run, notify=str))
+    recipe, made, *_ = ensemble_run if ensemble else staged_run
+    run, lines = shutil.copytree(made, tmp_path / "run"), []
+    before = everything_in(run / "model")
     more = replace(recipe, stages=[{}, {"training": {"steps": 4, "seed": 2}}])
     more = replace(more, training={**more.training, "steps": 3})
     model = train.train(more, run, resume=True, notify=lines.append)
@@ -357,6 +357,49 @@ def weights(directory):
     return (directory / "model.safetensors").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def staged_run(tmp_path_factory):
+    """The recipe of such a run, its folder, and what it has said."""
+    folder, said = tmp_path_factory.mktemp("staged"), []
+    recipe = staged(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        relative = replace(recipe, data={**recipe.data, "root": "."})
+        model = train.train(relative, folder / "run", notify=said.append)
+    assert model == folder / "run" / "model"
+    return recipe, folder / "run", said
+
+
+@pytest.fixture
+def run_of_stages(staged_run, tmp_path):
+    """Its recipe, and a copy of the run to be changed."""
+    recipe, run, _ = staged_run
+    return recipe, shutil.copytree(run, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def ensemble_run(tmp_path_factory):
+    """The recipe of an ensemble, and its run."""
+    folder = tmp_path_factory.mktemp("ensemble")
+    recipe = replace(staged(folder), ensemble=True)
+    train.train(recipe, folder / "run", notify=str)
+    return recipe, folder / "run"
+
+
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory):
+    """The recipe of a run that ended after a step of its second stage, and the run."""
+    folder = tmp_path_factory.mktemp("broken_off")
+    return interrupted(folder), folder / "run"
+
+
+@pytest.fixture
+def interrupted_run(broken_off, tmp_path):
+    """Its recipe, and a copy of the run to be changed."""
+    recipe, run = broken_off
+    return recipe, shutil.copytree(run, tmp_path / "run")
+
+
 @pytest.mark.parametrize("in_stages", [False, True])
 def test_a_run_goes_on_in_the_precision_in_which_it_began_on_another_machine(
     tmp_path, monkeypatch, in_stages
@@ -381,29 +424,24 @@ def test_a_run_goes_on_in_the_precision_in_which_it_began_on_another_machine(
     assert "training.precision was float32, goes on with bfloat16" in said, "the control"
 
 
-def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.chdir(tmp_path)
-    recipe = staged(tmp_path)
-    model = train.train(
-        replace(recipe, data={**recipe.data, "root": "."}), tmp_path / "run", notify=said.append
-    )
-    run = tmp_path / "run"
-    assert model == run / "model"
+def test_stages_are_trained_in_turn_each_from_the_model_before(staged_run):
+    recipe, run, lines = staged_run
+    model, said = run / "model", []
     assert (
         weights(model) == weights(run / "stage_2" / "model") != weights(run / "stage_1" / "model")
     )
-    assert sum(line.startswith(f"started from {run / 'stage_1' / 'model'}") for line in said) == 1
-    assert [line for line in said if line.startswith("stage")] == [
+    assert sum(line.startswith(f"started from {run / 'stage_1' / 'model'}") for line in lines) == 1
+    assert [line for line in lines if line.startswith("stage")] == [
         "stage 1 of 2: translation",
         "stage 2 of 2: translation",
     ]
     logs = [(run / f"stage_{number}" / "log.jsonl").read_text() for number in (1, 2)]
     assert (run / "log.jsonl").read_text() == "".join(logs)
-    assert load_recipe(run / "recipe.yaml").data["root"] == str(tmp_path)
+    one, two = (run / f"stage_{number}" / "tokenizer.json" for number in (1, 2))
+    assert one.read_bytes() == two.read_bytes()
+    assert load_recipe(run / "recipe.yaml").data["root"] == str(run.parent)
     assert transduct.load(run).predict(["a b"]) == transduct.load(run / "stage_2").predict(["a b"])
     finished = f"{run}: this run is finished; its model is {model}"
-    said.clear()
     assert train.train(recipe, run, resume=True, notify=said.append) == model
     assert said == [finished]
     said.clear()
@@ -416,29 +454,22 @@ def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeyp
     assert said == [*beams, finished]
 
 
-def test_a_stage_has_the_tokenizer_of_the_one_before(tmp_path):
-    train.train(staged(tmp_path), tmp_path / "run", notify=str)
-    one, two = (
-        (tmp_path / "run" / f"stage_{number}" / "tokenizer.json").read_bytes() for number in (1, 2)
-    )
-    assert one == two
+def test_stages_go_on_where_they_were(tmp_path, staged_run):
+    """Broken off in the first stage, and again in the second."""
+    recipe, whole, _ = staged_run
+    for stop in (1, 3):
+        events = []
 
+        def report(event, events=events, stop=stop):
+            events.append(event)
+            if sum("loss" in event for event in events) == stop:
+                raise Interrupted
 
-@pytest.mark.parametrize("stop", [1, 4])  # in the first stage and in the second
-def test_stages_go_on_where_they_were(tmp_path, stop):
-    recipe = staged(tmp_path)
-    whole = train.train(recipe, tmp_path / "whole", notify=str)
-    events = []
-
-    def report(event):
-        events.append(event)
-        if sum("loss" in event for event in events) == stop:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        train.train(recipe, tmp_path / "run", notify=str, report=report)
-    assert not (tmp_path / "run" / "model").exists()
-    assert weights(train.train(recipe, tmp_path / "run", resume=True, notify=str)) == weights(whole)
+        with pytest.raises(Interrupted):
+            train.train(recipe, tmp_path / "run", resume=stop > 1, notify=str, report=report)
+        assert not (tmp_path / "run" / "model").exists()
+    model = train.train(recipe, tmp_path / "run", resume=True, notify=str)
+    assert weights(model) == weights(whole / "model")
 
 
 def interrupted(tmp_path):
@@ -454,13 +485,13 @@ def interrupted(tmp_path):
     return recipe
 
 
-def test_a_refused_resume_of_stages_leaves_their_recipe_as_it_was(tmp_path):
-    recipe = interrupted(tmp_path)
-    held = (tmp_path / "run" / "recipe.yaml").read_bytes()
+def test_a_refused_resume_of_stages_leaves_their_recipe_as_it_was(interrupted_run):
+    recipe, run = interrupted_run
+    held = (run / "recipe.yaml").read_bytes()
     fewer = replace(recipe, stages=[{}, {"training": {**recipe.stages[1]["training"], "steps": 1}}])
     with refusal("step 2 is trained already; give no fewer"):
-        train.train(fewer, tmp_path / "run", resume=True, notify=str)
-    assert (tmp_path / "run" / "recipe.yaml").read_bytes() == held
+        train.train(fewer, run, resume=True, notify=str)
+    assert (run / "recipe.yaml").read_bytes() == held
 
 
 def test_a_run_may_lie_at_home_and_gradients_be_turned_off(tmp_path, monkeypatch):
@@ -563,14 +594,13 @@ def test_what_is_wrong_in_the_last_stage_is_found_before_the_first_is_trained(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_stage_that_has_begun_is_not_read_twice(tmp_path, monkeypatch):
-    recipe, run, read = staged(tmp_path), tmp_path / "run", []
+def test_a_stage_that_has_begun_is_not_read_twice(run_of_stages, monkeypatch):
+    (recipe, run), read = run_of_stages, []
     monkeypatch.setattr(translation.TranslationTask, "check_data", lambda task: read.append(task))
-    train.train(recipe, run, notify=str)
     shutil.rmtree(run / "model")
     shutil.rmtree(run / "stage_2" / "model")
     train.train(recipe, run, resume=True, notify=str)
-    assert len(read) == 1
+    assert read == []
 
 
 def test_a_run_to_start_from_stands_for_its_model(trained_run, run, tmp_path):
@@ -623,12 +653,9 @@ def test_a_stage_may_start_from_any_before_it(tmp_path):
     )
 
 
-def test_an_ensemble_is_nothing_to_start_from(tmp_path):
-    train.train(replace(staged(tmp_path), ensemble=True), tmp_path / "both", notify=str)
-    recipe = staged(tmp_path)
-    recipe = replace(
-        recipe, stages=[], model={**recipe.model, "start_from": str(tmp_path / "both" / "model")}
-    )
+def test_an_ensemble_is_nothing_to_start_from(tmp_path, ensemble_run):
+    start, recipe = str(ensemble_run[1] / "model"), staged(tmp_path)
+    recipe = replace(recipe, stages=[], model={**recipe.model, "start_from": start})
     with refusal(r"model is an ensemble; name one of its members, such as .*model/1"):
         train.train(recipe, tmp_path / "run", notify=str)
 
@@ -675,19 +702,20 @@ def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(
     ],
 )
 def test_other_shapes_than_those_of_the_start_are_refused_before_anything_is_prepared(
-    family, section, key, value, tmp_path
+    family, section, key, value, family_of, tmp_path
 ):
-    recipe = in_folder(RECIPES[family], tmp_path)
+    recipe, run = family_of(family)
+    made = run / "model"
     if key == "max_length":
-        recipe = replace(recipe, model={**recipe.model, "positions": "learned"})
-    recipe = replace(recipe, training={**recipe.training, "steps": 1})
-    made = train.train(recipe, tmp_path / "a", notify=str)
+        steps = {"steps": 1, "validate_every": 0}
+        training, model = {**recipe.training, **steps}, {**recipe.model, "positions": "learned"}
+        recipe = replace(recipe, model=model, training=training)
+        made = train.train(recipe, tmp_path / "a", notify=str)
     again = replace(recipe, stages=[], model={**recipe.model, "start_from": str(made)})
     changed = replace(again, **{section: {**getattr(again, section), key: value}})
     with refusal(rf"model\..*{key}.* is {value}, .* has "):
         train.train(changed, tmp_path / "b", notify=str)
     assert not (tmp_path / "b" / "corpus").exists()
-    train.train(again, tmp_path / "c", notify=str)  # the same shapes
 
 
 def test_stages_without_tables_of_positions_may_have_other_lengths(tmp_path):
@@ -751,12 +779,12 @@ def test_stages_are_compared_wherever_their_run_is(tmp_path, monkeypatch, out):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_of_stages_may_be_moved(tmp_path):
-    recipe = staged(tmp_path)
-    before = weights(train.train(recipe, tmp_path / "run", notify=str))
+def test_a_run_of_stages_may_be_moved(tmp_path, run_of_stages):
+    recipe, run = run_of_stages
+    before = weights(run / "model")
     for made in ("model", "stage_2/model"):
-        shutil.rmtree(tmp_path / "run" / made)
-    (tmp_path / "run").rename(tmp_path / "moved")
+        shutil.rmtree(run / made)
+    run.rename(tmp_path / "moved")
     assert weights(train.train(recipe, tmp_path / "moved", resume=True, notify=str)) == before
 
 
@@ -768,12 +796,11 @@ def test_a_stage_of_an_ensemble_may_start_from_one_before_it(tmp_path, monkeypat
     ).exists()
 
 
-def test_stages_stay_stages_and_an_ensemble_one(tmp_path):
-    recipe = staged(tmp_path)
-    train.train(recipe, tmp_path / "run", notify=str)
-    shutil.rmtree(tmp_path / "run" / "model")
+def test_stages_stay_stages_and_an_ensemble_one(run_of_stages):
+    recipe, run = run_of_stages
+    shutil.rmtree(run / "model")
     with refusal("run: its run has ensemble=false, the recipe says true; resume with the"):
-        train.train(replace(recipe, ensemble=True), tmp_path / "run", resume=True, notify=str)
+        train.train(replace(recipe, ensemble=True), run, resume=True, notify=str)
 
 
 def test_a_finished_stage_needs_its_files_no_more(tmp_path):
@@ -789,22 +816,18 @@ def test_a_finished_stage_needs_its_files_no_more(tmp_path):
     assert weights(train.train(recipe, tmp_path / "run", resume=True, notify=str)) == before
 
 
-def test_a_run_keeps_its_number_of_stages(tmp_path):
-    recipe = staged(tmp_path)
-    train.train(recipe, tmp_path / "run", notify=str)
-    shutil.rmtree(tmp_path / "run" / "model")
+def test_a_run_keeps_its_number_of_stages(run_of_stages):
+    recipe, run = run_of_stages
+    shutil.rmtree(run / "model")
     with refusal("its run has stages=2, the recipe says 3; resume with the run's own recipe"):
-        train.train(
-            replace(recipe, stages=[*recipe.stages, {}]), tmp_path / "run", resume=True, notify=str
-        )
+        train.train(replace(recipe, stages=[*recipe.stages, {}]), run, resume=True, notify=str)
     with refusal("holds another run; continue it with --resume"):
-        train.train(recipe, tmp_path / "run", notify=str)
+        train.train(recipe, run, notify=str)
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_run_with_stages_that_is_refused_stays_as_it_was(tmp_path, finished):
-    recipe, run = staged(tmp_path), tmp_path / "run"
-    train.train(recipe, run, notify=str)
+def test_a_run_with_stages_that_is_refused_stays_as_it_was(run_of_stages, finished):
+    recipe, run = run_of_stages
     if not finished:
         shutil.rmtree(run / "model")
         shutil.rmtree(run / "stage_2" / "model")

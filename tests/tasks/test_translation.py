@@ -297,12 +297,13 @@ def test_a_model_goes_on_in_its_own_direction(tmp_path):
     begun = {"tokenizer": {"kind": "word", "size": 40}, "model": {"start_from": str(backwards)}}
     with refusal(r"data\.backwards is False, .*/backwards/model has True; make them equal"):
         train.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
-    there = train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
+    turned = {"data": {"backwards": True}, "training": {"steps": 1}}
+    there = train.train(tiny_recipe(**begun, **turned), tmp_path / "on", notify=str)
     assert predictors_base.load(there).backwards
-    first = train.train(tiny_recipe(), tmp_path / "first", notify=str)
+    first = train.train(tiny_recipe(training={"steps": 1}), tmp_path / "first", notify=str)
     begun = {"model": {"start_from": str(first)}}
     with refusal(r"data\.backwards is True, .* has False; make them equal"):
-        train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
+        train.train(tiny_recipe(**begun, **turned), tmp_path / "turned", notify=str)
 
 
 def test_stages_that_go_on_do_so_in_one_direction(tmp_path):

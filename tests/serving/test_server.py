@@ -94,6 +94,7 @@ def test_a_balancer_has_time_to_notice_that_it_ends(trained_run):
         while (answer := client("GET", "/ready"))[0] == 200:
             time.sleep(0.01)
         assert (answer[0], answer[1]["Retry-After"], answer[2]) == (503, "1", {"status": "ending"})
+        time.sleep(0.3)  # without a grace it would have closed its socket
         assert client("GET", "/live")[0] == 200
         client.post("/translate", {"texts": ["a"]})
         assert process.wait() == 0

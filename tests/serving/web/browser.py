@@ -96,7 +96,8 @@ class Reader:
         origin = f"http://127.0.0.1:{self.port}"
         if forget:
             cdp("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
-            self.driver.get("about:blank")
+            if self.driver.current_url != "about:blank":
+                self.driver.get("about:blank")
         self.driver.get(f"{origin}/{fragment}")
         self.wait(".page > *")
         return self
@@ -192,7 +193,8 @@ class Reader:
     def check(self):
         """What holds in every state: nothing for axe to find, no small target, no sideways
         scrolling, no message in the console, and no request to another host."""
-        self.run(f"if (!window.axe) {{ {AXE} }}")
+        if not self.run("return Boolean(window.axe)"):
+            self.run(AXE)
         found = self.driver.execute_async_script(
             """axe.run(document, {resultTypes: ["violations"], preload: {assets: ["media"]}})
               .then(arguments[0])"""  # without this it fetches the sheets of style, for no rule

@@ -208,7 +208,6 @@ def test_validation_pairs_among_them_are_reported(tmp_path):
             "a generated corpus: cannot be",
         ),
         ({"pairs": "t.tmx"}, r"t\.tmx: cannot be filtered; give aligned text or tables"),
-        ({"pairs": ["t.tsv", "b/t.tsv"]}, r"t\.tsv: two files have this name; give one another"),
         ({"pairs": "quoted.csv"}, r"quoted\.csv: holds 3 lines, but 2 pairs; write it in UTF-8"),
     ],
 )
@@ -220,6 +219,21 @@ def test_what_cannot_be_filtered_is_refused_and_nothing_is_left(tmp_path, source
     with refusal(message):
         filter_corpus(data_of(tmp_path, **source), tmp_path / "out", False, str)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_would_fail_at_the_end_is_refused_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "b").mkdir()
+    for name in ("t.tsv", "b/t.tsv"):
+        (tmp_path / name).write_text(lines_of(PAIRS))
+    monkeypatch.delattr(cleaning, "chosen")
+    with refusal("b: exists already; choose another name"):
+        filter_corpus(data_of(tmp_path, pairs="t.tsv"), tmp_path / "b", False, str)
+    with refusal("t.tsv: two files have this name"):
+        filter_corpus(data_of(tmp_path, pairs=["t.tsv", "b/t.tsv"]), tmp_path / "c", False, str)
+    monkeypatch.undo()
+    (tmp_path / "empty").mkdir()
+    filter_corpus(data_of(tmp_path, pairs=["t.tsv", "b/t.tsv"]), tmp_path / "empty", True, str)
+    assert len([*(tmp_path / "empty").iterdir()]) == 3
 
 
 def test_a_broken_row_is_named_without_a_remedy_that_does_not_hold(tmp_path):

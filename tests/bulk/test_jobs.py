@@ -232,6 +232,8 @@ def test_the_folder_of_another_job_is_refused(model, files, tmp_path):
     (tmp_path / "file").touch()
     with refusal("cannot be written"):
         last(run(call(model), inputs, tmp_path / "file" / "out"))
+    with refusal("file: this is a file; --out names a folder"):
+        last(run(call(model), inputs, tmp_path / "file"))
 
 
 @pytest.mark.parametrize("verb", ["translate", "predict"])

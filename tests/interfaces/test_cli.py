@@ -373,6 +373,8 @@ def test_several_files_may_follow_one_option(program, tmp_path):
     assert load_recipe(tmp_path / "run" / "recipe.yaml").data["train"][0]["source"] == [
         *map(str, sources)
     ]
+    words = ["filter", *words[1 : words.index(TINY[0])], "--report-only"]
+    assert b" of 24 pairs" in program(*words, "--out", tmp_path / "report").out
 
 
 def test_what_is_called_train_is_not_the_command(program, trained_run, monkeypatch, tmp_path):

@@ -18,7 +18,13 @@ from tests.helpers import Stub
 from tests.refusals import refusal
 from transduct.errors import TransductError
 from transduct.interfaces import progress, terminal
-from transduct.interfaces.terminal import check_drawable, is_picture, places, read_once
+from transduct.interfaces.terminal import (
+    check_drawable,
+    is_one_document,
+    is_picture,
+    places,
+    read_once,
+)
 from transduct.predictors.base import Report
 
 
@@ -280,6 +286,15 @@ def test_a_folder_may_have_a_suffix(tmp_path, out, inputs, picture):
     inputs = [each.format(folder) for each in inputs]
     assert is_picture(given, inputs) == picture
     assert not is_picture({**given, "column": "text"}, inputs)
+
+
+def test_a_document_of_another_kind_is_no_name_of_a_folder(tmp_path):
+    with refusal("b.vtt: a document keeps its kind; end the name in .srt, or give a folder"):
+        is_one_document({"out": Path("b.vtt")}, ["a.srt"])
+    assert is_one_document({"out": Path("b.htm")}, ["a.html"])
+    assert not is_one_document({"out": Path("b.v2")}, ["a.srt"])
+    (tmp_path / "b.vtt").mkdir()
+    assert not is_one_document({"out": tmp_path / "b.vtt"}, ["a.srt"])
 
 
 def test_what_can_be_drawn_is_not_refused():

@@ -30,10 +30,10 @@ from transduct.errors import require
 from transduct.formats.kinds import ending_of
 from transduct.predictors.base import model_directory
 from transduct.predictors.likelihood import DualCrossEntropy
-from transduct.storage import new_directory, write_file
+from transduct.storage import new_directory, require_absent, write_file
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
-DROPPED = "dropped.jsonl"
+DROPPED, REPORTS = "dropped.jsonl", ("report.json", "report.html")
 LOOKED = "unfit", "hashes", "signatures"
 SAMPLES = 8  # pairs shown of each reason
 Notify = Callable[[str], None]
@@ -146,6 +146,14 @@ def filter_corpus(
     if ray is not None and not is_address(data.root):  # workers have folders of their own
         data = replace(data, root=str(Path(data.root).absolute()))
     require_files(data)
+    # before the work, which may take hours
+    if not out.is_dir() or any(out.iterdir()):
+        require_absent(out)
+    made = [Path(name).name for source in data.train for name in source.files()]
+    names = [DROPPED, *REPORTS, *(() if report_only else made)]
+    for place, name in enumerate(names):
+        both = name in names[:place]
+        require(not both, f"{name}: two files have this name; give one another name")
     splits, root, report = splits_of(data.train, Path(data.root)), Path(data.root), Report()
     with (
         new_directory(out) as folder,
@@ -182,8 +190,8 @@ def filter_corpus(
             for name in () if report_only else names:
                 _write(path_of(root, name), folder / Path(name).name, np.concatenate(keep), header)
         text = json.dumps(vars(report), ensure_ascii=False, indent=1)
-        (folder / "report.json").write_text(text, encoding="utf-8")
-        (folder / "report.html").write_text(report.page(), encoding="utf-8")
+        for name, content in zip(REPORTS, (text, report.page()), strict=True):
+            (folder / name).write_text(content, encoding="utf-8")
     for warning in filters.leaks():
         notify(f"warning: {warning}")
     return report
@@ -224,9 +232,8 @@ def _write(path: Path, out: Path, keep: np.ndarray, header: int) -> None:
     """Copy the rows of a file that are kept.
 
     Raises:
-        TransductError: a file of the same name has been written, or a row is no line.
+        TransductError: a row is no line.
     """
-    require(not out.exists(), f"{out.name}: two files have this name; give one another name")
     if ending_of(path.name) == ".parquet":
         pq.write_table(pq.read_table(path).filter(pa.array(keep)), out)
         return

@@ -290,6 +290,7 @@ def _claim(call: Call, out: Path) -> None:
     model = _digest(sorted(p for p in model_directory(call.model).rglob("*") if p.is_file()))
     job = json.loads(json.dumps({**asdict(call), "model": model, "device": None}))
     path = out / STATE / JOB
+    require(out.is_dir() or not out.exists(), f"{out}: this is a file; --out names a folder")
     if path.exists():
         before = read_object(path, "a job")
         other = [key for key in job if before.get(key) != job[key]]

@@ -29,7 +29,7 @@ from transduct.errors import TrainingFailed, TransductError, require, visible
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
-LISTS = ("--source", "--target")  # options of `train` that take several files
+LISTS = ("--source", "--target")  # options of `train` and `filter` that take several files
 # errors that mean a path cannot be used
 UNUSABLE = errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP
 # in PyTorch's messages
@@ -275,7 +275,7 @@ def run(app: Any) -> None:
     debug = "--debug" in (words[: words.index("--")] if "--" in words else words)  # at any position
     if debug:
         words.remove("--debug")
-    if next((word for word in words if not word.startswith("-")), None) == "train":
+    if next((word for word in words if not word.startswith("-")), None) in ("train", "filter"):
         words = repeated(words)
     share_cores()
     warnings.showwarning = show_warning

@@ -99,13 +99,21 @@ def is_one_document(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     """Whether a call names one document and the file for its translation, which end alike.
 
     Args:
-        given: the options of `options.Bulk` that the call sets.
+        given: the options of `cli.Bulk` that the call sets.
+
+    Raises:
+        TransductError: they are documents of two kinds.
     """
     if len(inputs) != 1 or [*given] != ["out"] or given["out"].is_dir():
         return False
     from transduct.formats.kinds import named_kind
 
-    return bool(named_kind(inputs[0])) and named_kind(inputs[0]) == named_kind(str(given["out"]))
+    kind, made = named_kind(inputs[0]), named_kind(str(given["out"]))
+    require(
+        not (kind and made) or kind == made,
+        f"{given['out']}: a document keeps its kind; end the name in {kind}, or give a folder",
+    )
+    return bool(kind and made)
 
 
 def is_picture(given: dict[str, Any], inputs: Sequence[str]) -> bool:

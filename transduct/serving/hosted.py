@@ -168,10 +168,10 @@ class Hosted:
         if "translate" in model.verbs and verb == "predict":
             return jobs.translation(model, inputs, None, options, lambda found: found.text)
         length, rows = self._settings(options)
+        kind = f"{verb} {sorted(options.items())}"
         if verb == "score":
             sides = [model.token_counts(list(side)) for side in zip(*inputs)]
             costs = [sum(pair) + BESIDE for pair in zip(*sides)]
-            kind = f"{verb} {sorted(options.items())}"
             return Job.of_inputs(
                 kind, inputs, costs, lambda some: model.score(*map(list, zip(*some)), **options)
             )
@@ -180,7 +180,7 @@ class Hosted:
             [count] = model.token_counts([text])
             cost = (3 * count + BESIDE) * (1 if target is not None else rows)
             return Job.of_inputs(
-                f"{verb} {view} {name} {sorted(options.items())}",
+                f"{kind} {view} {name}",
                 inputs,
                 [cost],
                 lambda some: [_inside(model, options, *each) for each in some],
@@ -192,18 +192,13 @@ class Hosted:
                 for count, (_, _, tokens, *_) in zip(counts, inputs, strict=True)
             ]
             return Job.of_inputs(
-                f"{verb} {sorted(options.items())}",
-                inputs,
-                costs,
-                lambda some: [model.explained(*each, **options) for each in some],
+                kind, inputs, costs, lambda some: [model.explained(*e, **options) for e in some]
             )
         if verb == "alternatives":
             [(text, *_, most)] = inputs
+            cost = (2 * model.token_counts([text])[0] + BESIDE) * rows * most
             return Job.of_inputs(
-                f"{verb} {sorted(options.items())}",
-                inputs,
-                [(2 * model.token_counts([text])[0] + BESIDE) * rows * most],
-                lambda some: [model.alternatives(*each, **options) for each in some],
+                kind, inputs, [cost], lambda some: [model.alternatives(*e, **options) for e in some]
             )
         if verb == "embed":
             return Job.of_inputs(verb, inputs, model.token_counts(inputs), model.embed)
@@ -211,13 +206,11 @@ class Hosted:
             options = {"batch_tokens": SHORT_BATCHES, **options}
         costs = [(count + length + BESIDE) * rows for count in model.token_counts(inputs)]
         if "continued" in model.verbs and verb in ("predict", "continued"):
-            whole = verb == "continued"
-
-            def answered(found: Any) -> Any:
-                return found if whole else found.text
-
-            return jobs.continuation(model, inputs, options, costs, answered, follow)
-        kind = f"{verb} {sorted(options.items())}"
+            return jobs.continuation(
+                *(model, inputs, options, costs),
+                lambda found: found if verb == "continued" else found.text,
+                follow,
+            )
         answer = getattr(model, verb)
         if follow is not None and model.tells:  # alone, because nobody else is to hear of it
             answer, kind = partial(answer, follow=follow), f"{kind} {id(follow)}"

@@ -62,7 +62,26 @@ def once(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def trained_run(once):
+def made_once(tmp_path_factory):
+    """A function: the folder of a name, filled by whichever process of the tests needs it first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def found(name, make):
+        folder = shared / name
+        folder.mkdir(exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            if not (folder / "made").exists():
+                make(folder)
+                (folder / "made").touch()
+        return folder
+
+    return found
+
+
+@pytest.fixture(scope="session")
+def trained_run(made_once):
     """A finished run of a tiny translation model, for tests that only look."""
     from tests.recipes import tiny_recipe
     from transduct.runs.train import train
@@ -72,38 +91,31 @@ def trained_run(once):
         model={"d_model": 32},
         training={"steps": 60},
     )
-    return once("trained", lambda folder: train(recipe, folder / "run", notify=str)) / "run"
+    return made_once("trained", lambda folder: train(recipe, folder / "run", notify=str)) / "run"
 
 
 @pytest.fixture(scope="session")
-def capitals_run(once):
-    """A run of a model that writes letters as capitals, and looks where it should."""
+def capitals(made_once):
+    """A model that writes letters as capitals, and looks where it should."""
+    import transduct
     from tests.recipes import train_capitals
 
-    return once("capitals", train_capitals) / "run_small"
+    return transduct.load(made_once("capitals", train_capitals) / "run_small")
 
 
 @pytest.fixture(scope="session")
-def capitals(capitals_run):
-    """The model of that run."""
-    import transduct
-
-    return transduct.load(capitals_run)
-
-
-@pytest.fixture(scope="session")
-def family_of(once):
-    """A function: the recipe and the finished run of a family."""
+def family_of(made_once):
+    """A function: the recipe and the finished run of a family, for tests that only look."""
     from tests.families import RECIPES, in_folder
     from transduct.runs.train import train
 
-    def fill(folder, family):
-        recipe = in_folder(RECIPES[family], folder)
-        train(recipe, folder / "run", notify=str)
-        (folder / "recipe.pickle").write_bytes(pickle.dumps(recipe))
-
     def found(family):
-        folder = once(f"family {family}", lambda folder: fill(folder, family))
+        def make(folder):
+            recipe = in_folder(RECIPES[family], folder)
+            train(recipe, folder / "run", notify=str)
+            (folder / "recipe.pickle").write_bytes(pickle.dumps(recipe))
+
+        folder = made_once(f"family {family}", make)
         return pickle.loads((folder / "recipe.pickle").read_bytes()), folder / "run"
 
     return found

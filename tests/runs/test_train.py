@@ -455,9 +455,9 @@ def test_stages_are_trained_in_turn_each_from_the_model_before(staged_run):
 
 
 def test_stages_go_on_where_they_were(tmp_path, staged_run):
-    """Broken off in the first stage, and again in the second."""
+    """Broken off in the first stage, and again in the second after a checkpoint."""
     recipe, whole, _ = staged_run
-    for stop in (1, 3):
+    for stop in (1, 4):
         events = []
 
         def report(event, events=events, stop=stop):

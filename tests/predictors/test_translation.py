@@ -37,7 +37,7 @@ from transduct.storage import SHORTLIST
 from transduct_bench.ours import untrained
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
-STRANGE = ["", " \t\u3000 ", "a b c d e " * 1000, "a 👩‍👩‍👧 b", "a\0b", "a\rb", "\ufeffa"]
+STRANGE = ["", " \t\u3000 ", "a b c d e " * 100, "a 👩‍👩‍👧 b", "a\0b", "a\rb", "\ufeffa"]
 STRANGE += ["a\u2028b", "a\u0085b", "\u1112\u1161\u11ab", "<s> a </s> <unk>"]
 
 

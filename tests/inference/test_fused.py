@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import fields
+from functools import cache
 
 import pytest
 import torch
@@ -409,27 +410,30 @@ def test_activations_are_those_of_torch(activation):
 # what is changed is computed as it reads
 
 
+def all_answers(model):
+    """What the encoder, whole targets and ten steps give: rows are exchanged, a source leaves."""
+    source, target = tokens_of([3, 1, 12, 4]), tokens_of([4, 1, 7, 2], 2)
+    memory = model.encode(*source)
+    logits = model.logits(model.decode(*target, memory, source[1]))
+    return torch.cat((memory[:, :SIZE], logits, steps_of(model, 3, tokens_for(3)[:10])))
+
+
+@cache
+def unchanged(integers, positions):
+    return all_answers(both(integers, positions=positions)[0])
+
+
 @pytest.mark.parametrize("name", [*CHANGES, *OF_ROTARY])
 @KINDS
 @torch.inference_mode()
 def test_a_changed_model_gives_the_same_answers(monkeypatch, integers, name):
-    change, shape = (
-        (CHANGES | OF_ROTARY)[name],
-        {"positions": "rotary"} if name in OF_ROTARY else {},
-    )
-    plain, used = both(integers, change, **shape)
-    source, target = tokens_of([3, 1, 12, 4]), tokens_of([4, 1, 7, 2], 2)
-
-    def answers(model):  # ten steps: rows are exchanged and a source is dropped
-        memory = model.encode(*source)
-        logits = model.logits(model.decode(*target, memory, source[1]))
-        return torch.cat((memory[:, :SIZE], logits, steps_of(model, 3, tokens_for(3)[:10])))
-
-    found, unchanged = answers(used), answers(both(integers, **shape)[0])
+    positions = "rotary" if name in OF_ROTARY else "sinusoidal"
+    plain, used = both(integers, (CHANGES | OF_ROTARY)[name], positions=positions)
+    found, before = all_answers(used), unchanged(integers, positions)
     monkeypatch.setattr(cpu, "supports", lambda *_, **__: False)
-    expected = answers(plain)
+    expected = all_answers(plain)
     assert_near(found, expected, integers)
-    assert (expected - unchanged).norm() > 0.01 * unchanged.norm(), "the control: it is a change"
+    assert (expected - before).norm() > 0.01 * before.norm(), "the control: it is a change"
 
 
 SHIPPED = {

@@ -1,7 +1,7 @@
 """Ways to number places, and the weakness of each: trained on short rows, tested on long ones."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -51,7 +51,7 @@ WEAKNESSES = {
     ),
     "binary": Words("binary is unfit for dot products", "이진수는 내적에 맞지 않는다"),
 }
-SHORT, LONG = 32, 512  # places of the rows with a mark
+PLACES = 32  # of the rows with a mark
 
 
 class Placed(PositionVectors):
@@ -132,12 +132,8 @@ def least_distance(rows: Tensor) -> float:
 
 def measure(setting: Setting) -> Measured:
     """The vectors themselves; models trained with them to reverse rows of up to 16 symbols, and to
-    look two to the left of a mark in rows of up to 32 and 512."""
+    look two to the left of a mark in rows of up to 32."""
     lengths = setting.pick((8, 16, 20, 24, 32, 48), (8, 16, 24), (8, 16))
-    marks: dict[int, Sequence[str]] = {
-        SHORT: (*NUMBERS[:3], "sinusoidal"),
-        LONG: setting.pick(("index", "sinusoidal"), (), ()),
-    }
     for scheme in setting.pick(SCHEMES, QUICK, ("none", "sinusoidal")):
         about: Row = {"task": REVERSAL, "places": TRAINED, "scheme": scheme}
         if scheme in VECTORS:
@@ -152,14 +148,13 @@ def measure(setting: Setting) -> Measured:
             ]
             score = {"short": right[lengths.index(TRAINED)], "long": right[-1]}
             yield {**about, "seed": seed, **score, "lengths": [*lengths], "by_length": right}
-    for places, schemes in marks.items():
-        task, size = marked(4, places), 8 if places == LONG else 32
-        for _, scheme, seed in setting.each((f"{places} places",), schemes):
-            model = small.seeded(seed, built, scheme, places + 8, places)
-            data, steps = small.batches(task, size, seed), setting.pick(800, 400, 3)
-            small.train(model, data, steps, 2e-3, seed=seed, watch=small.until(0.01))
-            score = {"short": small.accuracy(model, small.pairs(task, 300, "test"), small.FIRST)}
-            yield {"task": MARK, "places": places, "scheme": scheme, "seed": seed, **score}
+    task, steps = marked(4, PLACES), setting.pick(2400, 400, 3)
+    for scheme, seed in setting.each((*NUMBERS[:3], "sinusoidal")):
+        model = small.seeded(seed, built, scheme, PLACES + 8, PLACES)
+        data = small.batches(task, 32, seed)
+        small.train(model, data, steps, 2e-3, seed=seed, watch=small.until(0.01))
+        score = {"short": small.accuracy(model, small.pairs(task, 300, "test"), small.FIRST)}
+        yield {"task": MARK, "places": PLACES, "scheme": scheme, "seed": seed, **score}
 
 
 def heat(title: str, values: Tensor, width: float, height: float) -> Picture:
@@ -217,12 +212,11 @@ def judge(rows: Rows) -> list[Verdict]:
         )
     ]  # fmt: skip
     for scheme, part in WEAKNESSES.items():
-        places = max((row["places"] for row in found if row["scheme"] == scheme), default=0)
-        own, sines = (mean(found, "short", scheme=s, places=places) for s in (scheme, "sinusoidal"))
+        own, sines = (mean(found, "short", scheme=s) for s in (scheme, "sinusoidal"))
         because = Words(
-            f"two to the left of a mark, in up to {places} places: {own:.0%} right, sinusoids "
+            f"two to the left of a mark, in up to {PLACES} places: {own:.0%} right, sinusoids "
             f"{sines:.0%}",
-            f"최대 {places}자리에서 표시의 두 칸 왼쪽을 찾을 때 {own:.0%}, 사인은 {sines:.0%}를 "
+            f"최대 {PLACES}자리에서 표시의 두 칸 왼쪽을 찾을 때 {own:.0%}, 사인은 {sines:.0%}를 "
             "맞힌다",
         )
         weak = sines > 0.9 and own < sines - 0.05

@@ -20,6 +20,7 @@ prepare   ten million generated pairs by two workers, and by one: the CPU second
 """
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -28,9 +29,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, cycle, islice
+from multiprocessing import forkserver
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -176,6 +179,7 @@ class Measured:
 
 
 MEASURED = ("ranks", "restart", "bulk", "filters", "prepare")
+SUBREAPER = 36  # of Linux's prctl
 STEPS, TURNS = 6, 3  # of a run, and of two ways that are compared
 THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
@@ -291,6 +295,7 @@ def measure_bulk() -> Iterator[Measured]:
         def apart() -> None:
             _run([[*COMMAND, "translate", model, str(half)] for half in halves])
 
+        ctypes.CDLL(None).prctl(SUBREAPER, 1)  # become the parent of workers whose parent has ended
         ours, plain = _in_turns([lambda: _of_children(together), lambda: _of_children(apart)])
     yield Measured("bulk by two plain processes", ours, plain)
 
@@ -335,6 +340,7 @@ def prepare_pairs(folder: Path, pairs: int, workers: int) -> tuple[float, float]
     tokenizer = Tokenizer.train([*VOCABULARY, *map(str.upper, VOCABULARY)], "bpe", 8000)
     begun = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     prepare(data, tokenizer, tokenizer, folder / "corpus", str, chosen(workers, None))
+    forkserver._forkserver._stop()  # else what its workers took is not counted
     ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own, theirs = (b.ru_utime + b.ru_stime - a.ru_utime - a.ru_stime for a, b in zip(begun, ended))
     return own + theirs / workers, _peak() / 2**20
@@ -373,9 +379,12 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
 
 
 def _of_children(work: Callable[[], None]) -> float:
-    """CPU seconds of the processes that some work starts."""
+    """CPU seconds of the processes that some work starts, and of those that they start."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     work()
+    with suppress(ChildProcessError):  # none is left
+        while True:
+            os.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,6 +99,26 @@ def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
     message = "Ray has 4 CPUs and 0 GPUs, but 2 and 2 are asked for; ask for fewer --ranks or"
     with refusal(message):
         engines.require_resources(2, 2)
+
+
+def test_a_cluster_that_is_lost_is_named(monkeypatch):
+    class RayError(Exception):
+        pass
+
+    def lost(*_):
+        raise RayError
+
+    errors = SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError)
+    pool = SimpleNamespace(map_unordered=lost)
+    ray = SimpleNamespace(
+        exceptions=errors, remote=lambda **_: lambda _: SimpleNamespace(remote=bool)
+    )
+    monkeypatch.setitem(sys.modules, "ray.util", SimpleNamespace(ActorPool=lambda _: pool))
+    monkeypatch.setattr(engines, "cluster", lambda *_: nullcontext(ray))
+    monkeypatch.setattr(engines, "require_resources", lambda *_: None)
+    message = r"the cluster of Ray was lost \(RayError\); see that it runs, then run again"
+    with refusal(message):
+        list(engines.on_ray(bool, SHARDS, 2, "auto", 0))
 
 
 class Endless(Echo):

@@ -110,7 +110,7 @@ def on_ray(
         gpus: of each actor.
 
     Raises:
-        TransductError: Ray is not installed, cannot be reached, or a shard is wrong.
+        TransductError: Ray is not installed, cannot be reached or is lost, or a shard is wrong.
     """
     with cluster(address, workers) as ray:
         from ray.util import ActorPool
@@ -124,6 +124,11 @@ def on_ray(
             if isinstance(error.cause, TransductError | OSError):
                 raise error.cause from error
             raise
+        except ray.exceptions.RayError as error:  # such as a machine's own process of Ray
+            raise TransductError(
+                f"the cluster of Ray was lost ({type(error).__name__}); see that it runs, then run "
+                "again: what is done stays"
+            ) from error
 
 
 @contextmanager

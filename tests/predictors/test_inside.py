@@ -214,6 +214,8 @@ def test_what_there_is_not_is_refused(model):
         shown(model, "x", TEXT)
     with refusal("unknown name 'x'; known are: encoder.0.self"):
         shown(model, "attention", TEXT, TARGET, "x")
+    with refusal("the view needs a name; known are: encoder.0.self"):
+        shown(model, "attention", TEXT, TARGET)
     without = Translator.__new__(Translator)
     without.verbs = frozenset()
     with refusal("this model has no attention to show; ask another one"):

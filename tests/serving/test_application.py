@@ -17,6 +17,8 @@ def test_the_application_serves_its_models(trained_run, tmp_path):
             application([str(trained_run)], glossary=[wrong])
     with pytest.raises(TransductError, match=r"--files is .*none, which is no folder; make it"):
         application([str(trained_run)], files=tmp_path / "none")
+    with pytest.raises(TransductError, match=r"x: cannot take --suggestions \(No such .*another"):
+        application([str(trained_run)], suggestions=tmp_path / "none" / "x")
 
 
 def test_applications_with_one_folder_share_documents(trained_run, tmp_path):

@@ -65,7 +65,8 @@ def shown(
     trace: Trace = model.traced(text, target, **options)
     if view == "attention":
         known = trace.attention
-        require(name in known, f"unknown name '{name}'; known are: {', '.join(known)}")
+        found = f"unknown name '{name}'" if name else "the view needs a name"
+        require(name in known, f"{found}; known are: {', '.join(known)}")
         return {"name": name, **packed(known[str(name)])}
     return VIEWS[view](model, trace)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transduct.errors import require
+from transduct.errors import require, rewording
 from transduct.predictors.terms import read_glossary
 from transduct.serving.front import Settings
 from transduct.serving.keys import Keys
@@ -68,6 +68,10 @@ def service_of(
     require(
         files is None or files.is_dir(), f"--files is {files}, which is no folder; make it first"
     )
+    if suggestions is not None:
+        problem = "cannot take --suggestions ({error}); give another file"
+        with rewording(OSError, problem, file=str(suggestions)):
+            suggestions.open("ab").close()
     settings = Settings(
         allow_origin or (), allow_host or None, trusted_proxy or (), prefix, access_log
     )

@@ -142,8 +142,9 @@ async def suggest(call: Call, body: Suggest) -> Response:
     )
 
     def keep() -> None:
-        with open(call.service.suggestions or "", "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        # at once, so that two requests do not mix their lines
+        with open(call.service.suggestions or "", "ab", buffering=0) as file:
+            file.write(f"{line}\n".encode())
 
     await asyncio.to_thread(keep)
     return JSONResponse({"success": True})

@@ -142,9 +142,8 @@ async def suggest(call: Call, body: Suggest) -> Response:
     )
 
     def keep() -> None:
-        # at once, so that two requests do not mix their lines
-        with open(call.service.suggestions or "", "ab", buffering=0) as file:
-            file.write(f"{line}\n".encode())
+        with open(call.service.suggestions or "", "a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
     await asyncio.to_thread(keep)
     return JSONResponse({"success": True})

@@ -5,23 +5,19 @@ import math
 import shutil
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from tests.helpers import ready
 from tests.predictors.test_language_modeling import CONTEXT, LINES, whole_run
 from tests.refusals import refusal
-from transduct.config import Recipe, load_recipe, merge
+from transduct.config import Recipe, merge
 from transduct.predictors import base as predictors_base
 from transduct.runs import evaluate, train
 from transduct.tasks.language_modeling import LanguageModelingTask, in_rows
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "tinyshakespeare_gpt.yaml"
 
 
 def text_recipe(root, **sections):
@@ -240,27 +236,6 @@ def test_a_text_that_is_gone_when_a_run_goes_on_is_missed(texts, tmp_path):
     (tmp_path / "texts" / "train.txt").unlink()
     with refusal(r"train.txt: cannot be read \(No such file.*\); correct data.train or"):
         prepared(tmp_path / "texts", tmp_path / "run")
-
-
-def test_each_profile_of_the_recipe_is_whole_and_its_quick_one_runs(texts, tmp_path):
-    import lzma
-
-    profiles = yaml.safe_load(RECIPE.read_text())["profiles"]
-    for profile in [None, *profiles]:
-        LanguageModelingTask(load_recipe(RECIPE, profile=profile), tmp_path, str)
-    assert not list(tmp_path.iterdir())
-    for name in ("train", "valid"):
-        (tmp_path / f"{name}.txt.xz").write_bytes(
-            lzma.compress((texts / f"{name}.txt").read_bytes())
-        )
-    overrides = [
-        f"data.root={tmp_path}",
-        "training.steps=2",
-        "training.batch_tokens=128",
-        "model.d_model=16",
-    ]
-    model = train.train(load_recipe(RECIPE, overrides, "quick"), tmp_path / "run", notify=str)
-    assert evaluate.evaluate(model, length=9).scores["nats_per_token"] > 0
 
 
 # learning

@@ -459,7 +459,7 @@ def own_store() -> Any:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return distributed.TCPStore(host, port, world, rank == 0, PATIENCE)
     shared = distributed.TCPStore(host, port, world, False, PATIENCE)
-    key = "transduct/" + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    key = "transduct"  # not by the attempt, which the agents of torchrun count differently
     if rank == 0:
         store = distributed.TCPStore(host, 0, world, True, PATIENCE, wait_for_workers=False)
         shared.set(key, str(store.port))

@@ -172,7 +172,7 @@ def codes_of(quantiser):
         (detr_of,),
         *((codes_of, quantiser) for quantiser in ("vq", "gumbel")),
     ],
-    ids=str,
+    ids=lambda made: " ".join([made[0].__name__, *map(str, made[1:])]),
 )
 def test_all_parameters_take_part(made):
     make, *how = made

@@ -193,12 +193,14 @@ def draw(rows: Rows) -> Picture:
 
 def judge(rows: Rows) -> list[Verdict]:
     """For each kind of sound, whether heads on bands of their own err no more than heads that see
-    all; not decided where seeds differ by more, or with one seed by less than two points."""
+    all; not decided where the seeds of one of these two differ by more, or by less than two points
+    with one seed."""
     found = []
     for (data,), group in grouped(rows, "data").items():
         spans = [
             max(row["wrong"] for row in each) - min(row["wrong"] for row in each)
-            for each in grouped(group, "heads").values()
+            for (heads,), each in grouped(group, "heads").items()
+            if heads != AS_MANY
         ]
         whole, parted, as_many = (
             mean(group, "wrong", heads=heads) for heads in (ALL, BY_BANDS, AS_MANY)

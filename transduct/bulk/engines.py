@@ -1,7 +1,7 @@
 """Who does the shards: this process, processes of this machine, or actors of Ray.
 
 Each engine gives a shard to one worker at a time, and does the shard of a worker that was killed
-again. What a shard is, and that it is done once, is decided elsewhere; here it has a number.
+again. What a shard is, and that it is done once, is decided elsewhere.
 """
 
 import multiprocessing
@@ -57,14 +57,14 @@ def processes(make: Callable[[], Work], shards: Sequence[Any], workers: int) -> 
     )
     context.set_forkserver_preload(["transduct.bulk.jobs"])  # with PyTorch: once for all workers
     threads = max(1, cores() // workers)
-    waiting, failures = {shard.number: shard for shard in shards}, 0
+    waiting, failures = dict(enumerate(shards)), 0
     while waiting:
         with ProcessPoolExecutor(workers, context, _begin, (make, threads)) as pool:
-            running = {pool.submit(_do, shard): shard for shard in waiting.values()}
+            running = {pool.submit(_do, shard): place for place, shard in waiting.items()}
             try:
                 for future in as_completed(running):
                     result = future.result()
-                    del waiting[running[future].number]
+                    del waiting[running[future]]
                     failures = 0
                     yield result
             except BrokenProcessPool as error:

@@ -21,6 +21,7 @@ def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
     if setting.size != "full" or not experiment.by_seed:
         return run(experiment, setting)
     before, result, context = _of_children(), Result(experiment, setting), get_context("spawn")
+    others = {*active_children()}
     with ProcessPoolExecutor(len(setting.seeds), context, _begin) as pool:
         parts: list[Future[tuple[list[Row], str]]] = []
         try:
@@ -30,7 +31,7 @@ def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
             found = [part.result() for part in parts]
         except KeyboardInterrupt:
             result.cut = True
-            children = active_children()
+            children = {*active_children()} - others
             for process in children:
                 process.terminate()  # its `run` keeps the rows that there are
             found = [part.result() for part in parts if not part.exception()]

@@ -153,7 +153,8 @@ def test_workers_end_when_their_driver_is_killed(tmp_path):
 
 
 def test_who_stops_early_leaves_no_worker_behind(tmp_path):
+    others = {*multiprocessing.active_children()}  # such as a fixture's
     found = engines.processes(partial(Endless, tmp_path), SHARDS, 2)
     assert next(found) == 0
     found.close()
-    assert not multiprocessing.active_children()
+    assert {*multiprocessing.active_children()} <= others

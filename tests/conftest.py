@@ -62,26 +62,7 @@ def once(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory):
-    """A function: the folder of a name, filled by whichever process of the tests needs it first."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-
-    def found(name, make):
-        folder = shared / name
-        folder.mkdir(exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            flock(lock, LOCK_EX)
-            if not (folder / "made").exists():
-                make(folder)
-                (folder / "made").touch()
-        return folder
-
-    return found
-
-
-@pytest.fixture(scope="session")
-def trained_run(made_once):
+def trained_run(once):
     """A finished run of a tiny translation model, for tests that only look."""
     from tests.recipes import tiny_recipe
     from transduct.runs.train import train
@@ -91,20 +72,20 @@ def trained_run(made_once):
         model={"d_model": 32},
         training={"steps": 60},
     )
-    return made_once("trained", lambda folder: train(recipe, folder / "run", notify=str)) / "run"
+    return once("trained", lambda folder: train(recipe, folder / "run", notify=str)) / "run"
 
 
 @pytest.fixture(scope="session")
-def capitals(made_once):
+def capitals(once):
     """A model that writes letters as capitals, and looks where it should."""
     import transduct
     from tests.recipes import train_capitals
 
-    return transduct.load(made_once("capitals", train_capitals) / "run_small")
+    return transduct.load(once("capitals", train_capitals) / "run_small")
 
 
 @pytest.fixture(scope="session")
-def family_of(made_once):
+def family_of(once):
     """A function: the recipe and the finished run of a family, for tests that only look."""
     from tests.families import RECIPES, in_folder
     from transduct.runs.train import train
@@ -115,7 +96,7 @@ def family_of(made_once):
             train(recipe, folder / "run", notify=str)
             (folder / "recipe.pickle").write_bytes(pickle.dumps(recipe))
 
-        folder = made_once(f"family {family}", make)
+        folder = once(f"family {family}", make)
         return pickle.loads((folder / "recipe.pickle").read_bytes()), folder / "run"
 
     return found

@@ -85,7 +85,9 @@ def test_tokens_have_their_log_probabilities_and_those_of_the_likeliest(asks, tr
         assert len(top) == 2
     alone = asks.completions.create(model="en-de", prompt="a b", logprobs=0, echo=True).choices[0]
     assert alone.logprobs.top_logprobs is None
-    assert alone.text[alone.logprobs.text_offset[0] :] == alone.text[3:]
+    assert "".join(alone.logprobs.tokens) == alone.text
+    assert (alone.logprobs.tokens[0], alone.logprobs.token_logprobs[0]) == ("a b", None)
+    assert None not in alone.logprobs.token_logprobs[1:]
     parts = list(asks.chat.completions.create(**ask, logprobs=True, top_logprobs=1, stream=True))
     streamed = [t for p in parts if p.choices[0].logprobs for t in p.choices[0].logprobs.content]
     assert [each.token for each in streamed] == [each.token for each in shown]
@@ -186,8 +188,26 @@ def test_language_models_continue_and_encoders_give_vectors(family_of, tmp_path,
         assert found.choices[0].finish_reason == "length"
         assert found.usage.completion_tokens == 40
         logs = found.choices[0].logprobs
-        assert "".join(logs.tokens) == expected
-        assert all(len(top) <= 2 for top in logs.top_logprobs)
+        assert "".join(logs.tokens) == "to be" + expected
+        assert (logs.token_logprobs[0], logs.top_logprobs[0]) == (None, None)
+        assert all(len(top) <= 2 for top in logs.top_logprobs[1:])
+        plain = asks.completions.create(**ask, logprobs=2).choices[0].logprobs
+        assert logs.token_logprobs[-40:] == plain.token_logprobs
+        prompt = {"model": "gpt", "max_tokens": 0, "echo": True, "logprobs": 0}
+        read = asks.completions.create(**prompt, prompt="to be\n")
+        logs, [first, *others] = read.choices[0].logprobs, model.explained("", "to be\n")
+        assert "".join(logs.tokens) == read.choices[0].text == "to be\n"
+        assert logs.token_logprobs == [None, *(each["log_probability"] for each in others)]
+        nats = model.measure(["to be"])["nats_per_token"] * len(logs.tokens)
+        assert sum(each["log_probability"] for each in [first, *others]) == pytest.approx(-nats)
+        assert read.usage.prompt_tokens == read.usage.total_tokens == len(logs.tokens)
+        far = "to be\nor " * model.context
+        logs = asks.completions.create(**prompt, prompt=far).choices[0].logprobs
+        assert ("".join(logs.tokens), logs.token_logprobs.count(None)) == (far, 1)
+        blank = asks.completions.create(**prompt, prompt="").choices[0]
+        assert (blank.text, blank.logprobs.token_logprobs) == ("", [None])
+        bare = asks.completions.create(**{**prompt, "logprobs": None}, prompt="to be").choices[0]
+        assert (bare.text, bare.logprobs) == ("to be", None)
         told = [each.choices[0].text for each in asks.completions.create(**ask, stream=True)]
         assert "".join(told) == expected
         assert len(told) > 3, "it comes in parts"

@@ -22,6 +22,7 @@ from transduct.data.sources import TextSource, require_width
 from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import FixedLength
+from transduct.decoding.search import pause
 from transduct.errors import WrongData, require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
@@ -37,6 +38,7 @@ from transduct.records import AtLeastOne, Range, refuse_if
 from transduct.segments import Axis, FlatBatch, Segments
 
 END = Tokenizer.END
+NEAR = 16  # tokens that decide how the next is written
 SHOWN = 100  # the most tokens of a sample in an evaluation
 
 
@@ -184,13 +186,16 @@ class LanguageModel(TextModel):
 
     @torch.inference_mode()
     def explained(
-        self, text: str, _: str, tokens: Sequence[int], top: int = 0
+        self, text: str, target: str, tokens: Sequence[int] = (), top: int = 0
     ) -> list[dict[str, Any]]:
-        """The tokens that go on from a prompt: the text of each, its log-probability and, if they
-        are asked for, the `top` likeliest of its place."""
+        """The tokens that go on from a prompt, or those of `target` where none are given: the text
+        of each, its log-probability and, if they are asked for, the `top` likeliest of its
+        place."""
         before, device = with_ends(self.tokenizer, text.split("\n")), device_of(self.model)
+        tokens = tokens or with_ends(self.tokenizer, target.split("\n"))[1:]
         chosen, others = list[float](), list[list[tuple[str, float]]]()
         while len(chosen) < len(tokens):  # as far as the context reaches
+            pause()
             seen = self._window([*before, *tokens[: len(chosen)]])
             new = [*tokens[len(chosen) :][: self.context - len(seen)]]
             inputs, segments = flat([[*seen, *new]], device)
@@ -198,12 +203,15 @@ class LanguageModel(TextModel):
             logs = logits.log_softmax(-1)[len(seen) - 1 : -1]
             chosen += logs.gather(1, inputs[len(seen) :, None]).squeeze(1).tolist()
             others += likeliest(self.tokenizer, logs, top, "\n")
-        whole, shown = "", []
-        for place, value in enumerate(chosen):
-            longer = self._text(before, tokens[: place + 1]).rstrip("\ufffd")
-            span = len(whole), max(len(whole), len(longer))
-            shown.append({"text": longer[span[0] :], "log_probability": value, "target": span})
-            whole = longer
+        run, shown, end = [*before, *tokens], [], 0
+        for place, value in enumerate(chosen, len(before)):
+            # To decode all before each would take too long for a prompt of many tokens.
+            near = run[max(0, place - NEAR) : place]
+            parts = near, [*near, run[place]]
+            known, longer = (self._text([], part).rstrip("\ufffd") for part in parts)
+            start, end = end, end + max(0, len(longer) - len(known))
+            written = longer[len(known) :]
+            shown.append({"text": written, "log_probability": value, "target": (start, end)})
         return [{**each, "top": more} for each, more in zip(shown, others)] if top else shown
 
     def measured(self, data: Sequence[str], options: Mapping[str, Any]) -> Report:

@@ -186,7 +186,7 @@ class Hosted:
                 lambda some: [_inside(model, options, *each) for each in some],
             )
         if verb == "tokens":
-            counts = model.token_counts([text for text, *_ in inputs])
+            counts = model.token_counts([text or target for text, target, *_ in inputs])
             costs = [
                 count + 2 * len(tokens) + BESIDE
                 for count, (_, _, tokens, *_) in zip(counts, inputs, strict=True)

@@ -6,8 +6,9 @@ A translation model answers the last user message. A language model continues th
 import asyncio
 import base64
 import struct
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from time import time
@@ -45,6 +46,7 @@ REFUSED = {
     "suffix": "these models cannot fill a gap; leave suffix out",
     "dimensions": "the vectors have the width of the model; leave dimensions out",
 }
+UNKNOWN: dict[str, Any] = {"logprob": None, "top_logprobs": []}  # what nobody predicted
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
@@ -290,11 +292,12 @@ async def _logs(
     asked = call.service.ask(call, served, "tokens", [(*given, count)], languages)
     [tokens] = without_errors(await asked)
     shown: list[dict[str, Any]] = []
-    start, ends = 0, [each["target"] and each["target"][1] for each in tokens]
-    for each, end in zip(tokens, [*ends[:-1], len(given[1])], strict=True):
+    start, ends = 0, [each["target"][1] if each["target"] else 0 for each in tokens]
+    ends[-1:] = [len(given[1])] * bool(tokens)
+    for each, end in zip(tokens, ends, strict=True):
         if start >= len(text):
             break
-        end = min(max(start, end or 0), len(text))
+        end = min(max(start, end), len(text))
         others = [(t if start else t.lstrip(" "), value) for t, value in each.get("top", ())]
         top = [_token(*other) for other in others]
         shown.append(_token(text[start:end], each["log_probability"]) | {"top_logprobs": top})
@@ -370,22 +373,21 @@ def _usage(call: Call) -> dict[str, int]:
 async def _answer(
     call: Call,
     body: Generation,
-    prompts: Sequence[str],
-    most: int | None,
-    logs: int | None,
+    write: Callable[[Callable[[str], None] | None], Coroutine[Any, Any, list[Written]]],
     kind: tuple[str, str, str],
     shown: Callable[[Written | str | None, bool], dict[str, Any]],
 ) -> Response:
     """The answer, or events of it.
 
     Args:
+        write: what is called with more and more of the one text -> all texts.
         kind: how its id begins, what the whole is, and what an event is.
         shown: what a choice has of an answer, or of what an event adds; and whether it is an event.
     """
     name, whole, event = kind
     head = {"id": f"{name}-{uuid4().hex}", "created": int(time()), "model": body.model}
     if not body.stream:
-        written = await _write(call, body, prompts, most, logs)
+        written = await write(None)
         choices = [
             {"index": place, **shown(each, False), "finish_reason": each.reason}
             for place, each in enumerate(written)
@@ -398,9 +400,7 @@ async def _answer(
 
     async def events() -> AsyncGenerator[Any, None]:
         sent = ""
-        async for each in followed(
-            call, lambda follow: _write(call, body, prompts, most, logs, follow)
-        ):
+        async for each in followed(call, write):
             if isinstance(each, str):
                 sent += each
                 yield part(0, each)
@@ -446,7 +446,8 @@ async def chat(call: Call, body: Chat) -> Response:
     logs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens
     kind = ("chatcmpl", "chat.completion", "chat.completion.chunk")
-    return await _answer(call, body, [_prompt(call, body)], most, logs, kind, shown)
+    write = partial(_write, call, body, [_prompt(call, body)], most, logs)
+    return await _answer(call, body, write, kind, shown)
 
 
 async def complete(call: Call, body: Completion) -> Response:
@@ -466,30 +467,50 @@ async def complete(call: Call, body: Completion) -> Response:
         "prompt",
     )
 
+    served, _ = call.service.models.route_of_name(body.model)
+
+    async def write(follow: Callable[[str], None] | None) -> list[Written]:
+        if body.echo and body.max_tokens == 0:  # the prompt alone
+            call.service.charge(call, prompts)
+            written = [Written("", "length", [])] * (body.n or 1)
+        else:
+            written = await _write(call, body, prompts, body.max_tokens, body.logprobs, follow)
+        if not body.echo or body.logprobs is None:
+            return written
+        before = await _echoed(call, served, prompts[0], body.logprobs)
+        call.tokens_in = call.tokens_in or len(before)
+        return [replace(each, tokens=[*before, *(each.tokens or ())]) for each in written]
+
     def shown(given: Written | str | None, _: bool) -> dict[str, Any]:
         text = (given.text if isinstance(given, Written) else given) or ""
-        before = prompts[0] if body.echo else ""
-        tokens = given.tokens if isinstance(given, Written) else None
-        logs = None if tokens is None else _columns(tokens, len(before))
-        return {"text": before + text, "logprobs": logs}
+        tokens = given.tokens if isinstance(given, Written) and body.logprobs is not None else None
+        logs = None if tokens is None else _columns(tokens)
+        return {"text": (prompts[0] if body.echo else "") + text, "logprobs": logs}
 
     kind = ("cmpl", "text_completion", "text_completion")
-    return await _answer(call, body, prompts, body.max_tokens, body.logprobs, kind, shown)
+    return await _answer(call, body, write, kind, shown)
 
 
-def _columns(tokens: Sequence[dict[str, Any]], start: int) -> dict[str, Any]:
-    """Tokens as completions show them: a list of each property.
+async def _echoed(
+    call: Call, served: Served | None, prompt: str, count: int
+) -> list[dict[str, Any]]:
+    """The tokens of a prompt, as those of an answer. The first has no log-probability. Nor has a
+    text to translate, which the model did not predict: it is one token."""
+    tokens = [_token(prompt, 0.0)]
+    if served is not None and served.task == CONTINUES:
+        tokens = await _logs(call, served, ("", prompt, ()), count, {}, prompt) or tokens
+    return [tokens[0] | UNKNOWN, *tokens[1:]]
 
-    Args:
-        start: the characters before them.
-    """
+
+def _columns(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Tokens as completions show them: a list of each property."""
     texts = [each["token"] for each in tokens]
     tops = [{one["token"]: one["logprob"] for one in each["top_logprobs"]} for each in tokens]
     return {
         "tokens": texts,
         "token_logprobs": [each["logprob"] for each in tokens],
-        "top_logprobs": tops if any(tops) else None,
-        "text_offset": [*accumulate(map(len, texts[:-1]), initial=start)][: len(texts)],
+        "top_logprobs": [each or None for each in tops] if any(tops) else None,
+        "text_offset": [*accumulate(map(len, texts), initial=0)][: len(texts)],
     }
 
 

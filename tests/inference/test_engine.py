@@ -16,7 +16,7 @@ from transduct.decoding.filters import FixedLength, Forbid, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
-from transduct.inference import engine
+from transduct.inference import engine, running
 from transduct.inference.batches import encode, flat
 from transduct.inference.engine import (
     Cohorts,
@@ -28,7 +28,7 @@ from transduct.inference.engine import (
 )
 from transduct.inference.fused import prepare
 from transduct.inference.running import Running
-from transduct.inference.settings import DecodingConfig, Sentence
+from transduct.inference.settings import PAGE, DecodingConfig, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
 
@@ -309,7 +309,7 @@ def test_sentences_at_random_times_find_what_they_find_alone(name):
     cancelled = set(draws.sample(sentences, 4))
     batch = Cohorts(model)
     found = driven(batch, sentences, draws, cancelled)
-    assert (batch.rows, batch.tokens, batch.all) == (0, 0, {})
+    assert (batch.rows, batch.tokens, batch.used, batch.all) == (0, 0, 0, {})
     assert {one for one in sentences if one not in found} <= cancelled
     check(model, found, exactly=name == "transformer")
 
@@ -400,7 +400,29 @@ def test_what_does_not_fit_waits():
     batch.join([one])
     assert not batch.takes(one)
     wide = Sentence([3, END], 5, DecodingConfig(beam=900), BEGIN, END)
+    assert not batch.takes(wide)
     assert Cohorts(model).takes(wide), "or it would never be searched for"
+
+
+@pytest.mark.parametrize(
+    "name, numbers", [("transformer", 2 * 4 * 32), ("gpt", 2 * 4 * 8), ("rnn general", 1)]
+)
+def test_what_may_need_more_memory_than_there_is_waits(name, numbers, monkeypatch):
+    model, _ = ready(name)
+    one, other = (Sentence([n, END], 20, DecodingConfig(beam=2), BEGIN, END) for n in (3, 4))
+    assert one.pages == 4
+    monkeypatch.setattr(running, "MEMORY", 8 * PAGE * numbers * (4 if numbers > 1 else 1))
+    batch = Cohorts(model)
+    assert batch.pages == 8
+    assert batch.takes(one, 4)
+    assert not batch.takes(one, 5)
+    batch.join([one, other])
+    assert not batch.takes(replace(one, limit=1))
+    batch.leave(other)
+    assert batch.takes(replace(one))
+    large = replace(one, limit=80)
+    assert not batch.takes(large)
+    assert Cohorts(model).takes(large), "or it would never be searched for"
 
 
 @compiled

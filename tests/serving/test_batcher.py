@@ -3,6 +3,7 @@ its input or its request; shorter requests interrupt, and cancelled ones end."""
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -14,7 +15,7 @@ from tests.helpers import compiled
 from tests.predictors.test_translation import make
 from transduct.decoding.search import pause
 from transduct.errors import TransductError
-from transduct.inference import engine
+from transduct.inference import engine, running
 from transduct.inference.engine import Cohorts
 from transduct.inference.fused import prepare
 from transduct.inference.running import Running
@@ -449,6 +450,87 @@ def test_a_model_that_was_worked_with_can_leave_the_memory(options):
         return batcher._every()
 
     assert together(10, ask) == []
+
+
+def by_hand(ask):
+    """`ask(batcher, turn)`, where each `turn` is what the thread does between two looks at what has
+    changed."""
+
+    async def main():
+        batcher = Batcher(1000, 10_000, lambda *_: None)
+
+        async def turn():
+            await settled()
+            batcher._advance(batcher._next())
+            await settled()
+
+        return await ask(batcher, turn)
+
+    return asyncio.run(main())
+
+
+@compiled
+@pytest.mark.parametrize("options", [{"beam": 2}, {"no_repeat": 2}], ids=["running", "cohorts"])
+def test_who_stops_waiting_takes_no_step_more(translator, monkeypatch, options):
+    monkeypatch.setattr(running, "STEPS", 1)
+
+    async def ask(batcher, turn):
+        gone, stays = (
+            asyncio.create_task(
+                batcher.ask(jobs.translation(translator, [text], None, options, str), "me")
+            )
+            for text in ("a b c d", "d c b a")
+        )
+        await turn()
+        [batch] = batcher._every()
+        assert (len(batch.all), batch.steps) == (2, 1)
+        gone.cancel()
+        await turn()
+        assert (len(batch.all), batch.steps) == (1, 2)
+        [one] = batch.all
+        assert (batch.used, batch.rows) == (one.pages, one.beam)
+        stays.cancel()
+
+    by_hand(ask)
+
+
+@compiled
+def test_who_comes_is_read_in_runs_of_bounded_size_and_steps_are_taken_in_between(
+    translator, monkeypatch
+):
+    done = []
+
+    class Watched(Running):
+        def join(self, sentences):
+            done.append(len(sentences))
+            super().join(sentences)
+
+        def step(self):
+            done.append("step")
+            return super().step()
+
+    monkeypatch.setattr(running, "STEPS", 1)
+    monkeypatch.setattr(engine, "Running", Watched)
+    monkeypatch.setattr("transduct.serving.batcher.ENCODED", 100)
+
+    async def ask(batcher, turn):
+        def ask(count):
+            job = jobs.translation(translator, ["a b c d"] * count, None, {"beam": 1}, str)
+            return job.costs[0], asyncio.create_task(batcher.ask(job, "me"))
+
+        _, first = ask(1)
+        await turn()
+        cost, rest = ask(40)
+        while not (first.done() and rest.done()):
+            await turn()
+        return 100 // cost
+
+    most = by_hand(ask)
+    assert done[:2] == [1, "step"]
+    joined = [each for each in done if each != "step"]
+    assert joined[1:-1] == [most] * (len(joined) - 2)
+    assert sum(joined) == 41
+    assert all("step" in pair for pair in itertools.pairwise(done))
 
 
 @compiled

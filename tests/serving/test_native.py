@@ -83,8 +83,9 @@ def test_other_words_stand_where_one_does(client, model):
     assert "'count'" in said
 
 
-def test_a_stream_ends_with_the_whole_answer(client):
-    body = {"texts": [f"{TEXT}\n{TEXT}"], "beam": 1, "stream": True}
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_stream_ends_with_the_whole_answer(client, beam):
+    body = {"texts": [f"{TEXT}\n{TEXT}"], "beam": beam, "stream": True}
     connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
     connection.request(
         "POST", "/v1/translate", json.dumps(body), {"Content-Type": "application/json"}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import (
@@ -45,7 +46,7 @@ from transduct.inference.batches import (
     workers_for,
 )
 from transduct.inference.cpu_beam import CPUBeam
-from transduct.inference.running import FEW, ROWS, Running, borrowed, runs, tell
+from transduct.inference.running import FEW, ROWS, Running, borrowed, pages_of, runs, tell
 from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
@@ -361,18 +362,27 @@ class Cohort:
 
 class Cohorts:
     """A running batch of cohorts, for all models and options that the kernels of `running` do not
-    take; see `running.Running`."""
+    take; see `running.Running`.
 
-    used = 0  # their keys and values lie in no pages
+    Their keys and values grow as PyTorch's tensors do. Each sentence counts as many pages as it may
+    need, of a number fixed at the start; a tensor that doubles may take twice as much.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model, self.all = weakref.ref(model), dict[Sentence, tuple[Cohort, int]]()
-        self.rows, self.tokens, self.steps = 0, 0, 0
+        self.rows, self.tokens, self.steps, self.used = 0, 0, 0, 0
+        layers = [each for each in model.modules() if isinstance(each, EncoderLayer | DecoderLayer)]
+        # An encoder's layers keep nothing between steps.
+        keeping = [each for each in layers if isinstance(each, DecoderLayer)] or layers
+        on_gpu = device_of(model).type == "cuda"
+        memory = torch.cuda.mem_get_info()[1] // 4 if on_gpu else 0
+        self.pages = pages_of(keeping, memory)
 
-    def takes(self, sentence: Sentence, _: int = 0, rows: int = 0) -> bool:
-        """Whether it fits now, beside others of so many rows that are about to join."""
-        most = max(ROWS, sentence.beam)
-        return self.rows + sentence.beam + rows <= most
+    def takes(self, sentence: Sentence, pages: int = 0, rows: int = 0) -> bool:
+        """Whether it fits now, beside others that are about to join, of so many pages and rows.
+        What is larger than all memory has it alone."""
+        pages, rows = self.used + pages + sentence.pages, self.rows + rows + sentence.beam
+        return pages <= max(self.pages, sentence.pages) and rows <= max(ROWS, sentence.beam)
 
     def join(self, sentences: Sequence[Sentence]) -> None:
         """Encode sentences, and let their rows take the next steps."""
@@ -395,6 +405,7 @@ class Cohorts:
             for place, one in enumerate(some):
                 self.all[one] = cohort, place
                 self.rows += one.beam
+                self.used += one.pages
                 self.tokens += len(one.source)
 
     def interrupt(self) -> None:
@@ -406,6 +417,7 @@ class Cohorts:
             cohort, place = self.all.pop(sentence)
             cohort.strategy.drop(place)
             self.rows -= sentence.beam
+            self.used -= sentence.pages
             self.tokens -= len(sentence.source)
 
     def step(self) -> list[tuple[Sentence, list[Hypothesis]]]:

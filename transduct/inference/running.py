@@ -9,7 +9,7 @@ hypotheses.
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -67,7 +67,7 @@ class Running:
 
     def __init__(self, model: Any) -> None:
         decoder: Any = fused_decoder(model)
-        pages, attention = _pages(decoder), decoder[0].cross_attention
+        pages, attention = pages_of(decoder), decoder[0].cross_attention
         sizes = attention.num_kv_heads, attention.d_k, attention.d_v
         # A proxy, so that an idle batch does not keep its model alive.
         self.model, self.decoder, self.layers = weakref.proxy(model), decoder, list(decoder)
@@ -127,13 +127,13 @@ class Running:
     def step(self) -> list[tuple[Sentence, list[Hypothesis]]]:
         """Take steps until something has to be decided. Returns the sentences that are finished,
         which have left, with their hypotheses."""
-        self.cells.news[0] = 0
         if not self.all:
             return []
         if self._changed:
             self._gather()
         follows = any(one.follow is not None for one in self.all)
         self.steps += self.cells.advance(self._sources, 1 if follows else STEPS)
+        self.cells.news[0] = 0  # not before: whoever interrupts meanwhile is not to wait longer
         if self._drawn:
             self._draw(self._drawn)
         done = []
@@ -276,7 +276,7 @@ def _hypotheses(active: _Active) -> list[Hypothesis]:
 def _tell(active: _Active) -> None:
     """Call who follows a sentence, if all of its hypotheses agree on more tokens than before."""
     rows = [row.tolist() for row in active.rows()]
-    rows += [each.tokens for each in _hypotheses(active)] if len(active.sources) == 1 else []
+    rows += [each.tokens for each in _hypotheses(active)]
     if all(source.done for source in active.sources):
         rows = [_hypotheses(active)[0].tokens]
     active.followed = tell(active.sentence, rows, active.followed)
@@ -300,11 +300,12 @@ def _penalties(alpha: float, rule: LengthRule, bits: int) -> np.ndarray:
     return np.array([1.0, *(length_penalty(n, alpha, rule) for n in range(1, 1 << bits))])
 
 
-def _pages(decoder: Any) -> int:
-    """The pages of a batch."""
-    attention = decoder[0].cross_attention
-    numbers = len(decoder) * attention.num_kv_heads * (attention.d_k + attention.d_v)
-    return int(MEMORY // (PAGE * numbers * torch.finfo(attention.cache_dtype).bits // 8))
+def pages_of(layers: Iterable[Any], memory: int = 0) -> int:
+    """How many pages of the keys and values of these layers fit into so many bytes, or the usual
+    number of them."""
+    each = [layer.self_attention for layer in layers]
+    numbers = [a.num_kv_heads * (a.d_k + a.d_v) * a.cache_dtype.itemsize for a in each]
+    return (memory or MEMORY) // (PAGE * max(1, sum(numbers)))
 
 
 def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
@@ -313,7 +314,7 @@ def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
     decoder: Any = fused_decoder(model)
     return (
         decoder is not None
-        and all(_suits(one, decoder, _pages(decoder)) for one in sentences)
+        and all(_suits(one, decoder, pages_of(decoder)) for one in sentences)
         and all(
             is_packed(part)
             for layer in decoder

@@ -138,7 +138,7 @@ def translation(
         )[0],
         tokens=sum(len(each.ids) + 1 for each in plan.pieces),
         follow=tell if follows else None,
-        hear=hear if follows and not model.backwards and plan.decoding.beam == 1 else None,
+        hear=hear if follows and not model.backwards else None,
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.linear import Linear
-from transduct.blocks.transformer import LayerShape, Residual, initialise
+from transduct.blocks.transformer import Residual, initialise
 from transduct.functional.dropout import dropout
 from transduct.models.transformer import Config, Transformer
 from transduct.segments import Segments
@@ -59,11 +59,9 @@ class WithoutResiduals(Transformer):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        layers: list[Any] = [*self.encoder, *self.decoder]
-        for layer in layers:
-            for name, part in layer.named_children():
-                if isinstance(part, Residual):
-                    setattr(layer, name, BareSublayer(LayerShape.of(config)))
+        for part in self.modules():
+            if isinstance(part, Residual):
+                part.__class__ = BareSublayer
 
 
 class WithoutNorms(Transformer):

@@ -1,9 +1,7 @@
-"""Pre-training on plain text helps where labels are few, and less where there are many; in three
-tasks and in translation, also where it does not."""
+"""Whether pre-training on plain text helps where labels are few: in three tasks and in
+translation."""
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
-from pathlib import Path
+from itertools import islice, product
 from random import Random
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
@@ -30,16 +28,21 @@ from transduct_course.experiment import (
 
 VOCABULARY, LONGEST = 3000, 48
 ALONE, AFTER = "from scratch", "pre-trained"
-MADE, CAPTIONS = "generated", "multi30k, English to German"
-REAL = {"SST-2": "sst2", "NSMC": "nsmc_raw_sentiment", "tags": "wsj_treebank_sample"}
+MADE, CAPTIONS, KOREAN, TAGS = "generated", "multi30k, English to German", "NSMC", "tags"
+# Of each data set the folder, the kind and the ending of its files, and the columns of texts and
+# labels.
+REAL: dict[str, tuple[str, str, str, list[Any]]] = {
+    "SST-2": ("sst2", "pairs", "tsv.xz", [1, 0]),
+    KOREAN: ("nsmc_raw_sentiment", "pairs", "tsv.xz", [2, 1]),
+    TAGS: ("wsj_treebank_sample", "trees", "mrg.xz", ["words", "tags"]),
+}
 IN_KOREAN = {
     AFTER: "사전 학습",
     ALONE: "처음부터",
     MADE: "만든 글",
-    "tags": "품사",
+    TAGS: "품사",
     CAPTIONS: "multi30k 영어-독일어",
 }
-Example = tuple[small.Ids, Any]  # with a label, or one for each word
 
 
 class Labelled(NamedTuple):
@@ -48,90 +51,53 @@ class Labelled(NamedTuple):
     Attributes:
         head: whether a text has a label, or each of its words.
         labels: how many different labels there are.
-        counts: how many labelled texts a full run learns from.
     """
 
-    train: list[Example]
-    test: list[Example]
-    counts: Sequence[int]
+    train: list[small.Pair]
+    test: list[small.Pair]
     head: Literal["sequence", "tokens"] = "sequence"
     labels: int = 2
 
 
 def generated(setting: Setting) -> Labelled:
     """Rows of words from two topics of 40 words each; the label is the topic of most of them."""
-    parts = []
-    for part, size in (("train", setting.pick(2000, 1000, 20)), ("test", 300)):
-        random, rows = Random(part), []
+
+    def part(name: str, size: int) -> list[small.Pair]:
+        random, rows = Random(name), []
         for _ in range(size):
             label = random.randrange(2)
             topics = [label if random.random() < 0.65 else 1 - label for _ in range(12)]
-            rows.append(([1 + 40 * topic + random.randrange(40) for topic in topics], label))
-        parts.append(rows)
-    train, test = parts
-    return Labelled(train, test, (100, 500, 2000))
+            rows.append(([1 + 40 * topic + random.randrange(40) for topic in topics], [label]))
+        return rows
+
+    return Labelled(part("train", setting.pick(2000, 1000, 20)), part("test", 300))
 
 
-def rows_of(folder: Path, part: str, count: int | None = None) -> list[tuple[int, str]]:
-    """The first labels and texts of a file in which they are the last two columns."""
-    lines = islice(read_lines(folder / f"{part}.tsv.xz"), count)
-    return [(int(label), text) for label, text in (line.split("\t")[-2:] for line in lines)]
+def read(setting: Setting, name: str) -> Labelled:
+    """A data set as ids of its commonest words, or pieces of words in Korean, whose words have too
+    many forms; and numbers of its labels. Unknown words are 0, unknown labels -1."""
+    folder, kind, ending, columns = REAL[name]
+    parts = []
+    for part, most in (("train", setting.pick(20_000, 8000, 50)), ("dev", 1000)):
+        files: dict[str, Any] = {kind: f"{part}.{ending}", "columns": columns}
+        rows = islice(read_rows(TextSource(**files), setting.folder(folder)), most)
+        parts.append([(text.lower(), labels.split()) for text, labels in rows if text.strip()])
+    tokenizer = name == KOREAN and Tokenizer.train((t for t, _ in parts[0]), "bpe", VOCABULARY)
 
+    def words(text: str) -> list[str]:
+        found = tokenizer.pieces(tokenizer.encode([text])[0]) if tokenizer else text.split()
+        return found[:LONGEST]
 
-def sst2(setting: Setting, folder: Path) -> Labelled:  # noqa: ARG001
-    """English film reviews as ids of their commonest words."""
-    train, test = numbered(
-        [(text.lower().split()[:LONGEST], label) for label, text in rows_of(folder, part)]
-        for part in ("train", "dev")
-    )
-    return Labelled(train, test, (100, 1000, 6920))
-
-
-def nsmc(setting: Setting, folder: Path) -> Labelled:
-    """Korean film reviews as ids of pieces, for Korean words have too many forms."""
-    counts = {"train": setting.pick(20_000, 8000, 50), "dev": 1000}
-    parts = [rows_of(folder, part, most) for part, most in counts.items()]
-    tokenizer = Tokenizer.train((text for _, text in parts[0]), "bpe", VOCABULARY)
+    split = [[(words(text), labels[:LONGEST]) for text, labels in rows] for rows in parts]
+    common = real.commonest((own for own, _ in split[0]), VOCABULARY - 2)
+    known = {word: 1 + number for number, word in enumerate(common)}
+    kinds = {each: i for i, each in enumerate(sorted({k for _, own in split[0] for k in own}))}
     train, test = (
-        [
-            (ids[:LONGEST], label)
-            for ids, (label, _) in zip(tokenizer.encode([t for _, t in part]), part, strict=True)
-            if ids
-        ]
-        for part in parts
-    )
-    return Labelled(train, test, (100, 2000))
-
-
-def tags(setting: Setting, folder: Path) -> Labelled:  # noqa: ARG001
-    """English newspaper text; each word's label is its part of speech."""
-    sources = [TextSource(trees=f"{part}.mrg.xz", columns=["words", "tags"])
-               for part in ("train", "dev")]  # fmt: skip
-    parts = [
-        [(words.lower().split()[:LONGEST], found.split()[:LONGEST])
-         for words, found in read_rows(source, folder) if words]
-        for source in sources
-    ]  # fmt: skip
-    kinds = {kind: i for i, kind in enumerate(sorted({k for _, own in parts[0] for k in own}))}
-    train, test = numbered(
-        [(words, [kinds.get(kind, -1) for kind in found]) for words, found in part]
-        for part in parts
-    )
-    return Labelled(train, test, (100, 3199), "tokens", max(2, len(kinds)))
-
-
-def numbered(given: Iterable[list[tuple[list[str], Any]]]) -> list[list[Example]]:
-    """The parts of a data set with ids for the commonest words of the first; 0 for others."""
-    parts = [*given]
-    common = real.commonest((words for words, _ in parts[0]), VOCABULARY - 2)
-    known = {word: 1 + i for i, word in enumerate(common)}
-    return [[([known.get(word, 0) for word in words], label) for words, label in part]
-            for part in parts]  # fmt: skip
-
-
-READERS: dict[str, Callable[[Setting, Path], Labelled]] = {
-    "SST-2": sst2, "NSMC": nsmc, "tags": tags,
-}  # fmt: skip
+        [([known.get(w, 0) for w in own], [kinds.get(k, -1) for k in labels])
+         for own, labels in rows]
+        for rows in split
+    )  # fmt: skip
+    return Labelled(train, test, "tokens" if name == TAGS else "sequence", max(2, len(kinds)))
 
 
 def measure(setting: Setting) -> Measured:
@@ -140,35 +106,36 @@ def measure(setting: Setting) -> Measured:
     if setting.data is None:
         yield from labelling(setting, MADE, generated(setting))
         return
-    there = [name for name, folder in REAL.items() if setting.has(folder)]
+    there = [name for name, (folder, *_) in REAL.items() if setting.has(folder)]
     captions = setting.has("multi30k")
     if not there and not captions:
         setting.folder("sst2")  # says what is missing
     for name in there:
-        yield from labelling(setting, name, READERS[name](setting, setting.folder(REAL[name])))
+        yield from labelling(setting, name, read(setting, name))
     if captions:
         yield from translating(setting)
 
 
 def labelling(setting: Setting, name: str, data: Labelled) -> Measured:
-    """Learn labels with and without pre-training."""
+    """Learn labels with and without pre-training, from several random sets of them."""
     few = setting.data is not None  # then there are more data sets than one
-    read, steps = setting.pick((3000, 600), (150, 60) if few else (300, 120), (3, 3))
+    steps, later = setting.pick((4000, 200), (150, 60) if few else (300, 120), (3, 3))
+    counts, sets = setting.pick((30, 100, 300), (100, 300), (10,)), setting.pick(2, 1, 1)
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: {name}, seed {seed}, pre-training")
         known = small.seeded(seed, built, "masked")
         texts = real.hidden([ids for ids, _ in data.train], VOCABULARY, seed, 24)
-        small.train(known, texts, read, 3e-3, loss=real.hidden_loss, seed=seed)
-        for count in setting.pick(data.counts, (100, 1000), (10,)):
-            for kind in (AFTER, ALONE):
-                setting.report(f"bert_pretraining: {name}, seed {seed}, {count} labels, {kind}")
-                model = small.seeded(seed, built, data.head, data.labels)
-                if kind == AFTER:
-                    model.load_state_dict(known.state_dict(), strict=False)
-                rows = small.choices(data.train[:count], 24, f"reviews {seed}", labelled)
-                small.train(model, rows, steps, 2e-3, loss=small.label_loss, seed=seed)
-                about = {"data": name, "labels": count, "model": kind, "seed": seed}
-                yield {**about, "accuracy": small.label_accuracy(model, labelled(data.test))}
+        small.train(known, texts, steps, 3e-3, loss=real.hidden_loss, seed=seed)
+        for count, drawn, kind in product(counts, range(sets), (AFTER, ALONE)):
+            setting.report(f"bert_pretraining: {name}, seed {seed}, {count} labels, {kind}")
+            model = small.seeded(seed, built, data.head, data.labels)
+            if kind == AFTER:
+                model.load_state_dict(known.state_dict(), strict=False)
+            own = Random(f"labels {seed} {drawn}").sample(data.train, count)
+            batches = small.choices(own, 24, f"batches {seed}", small.labelled)
+            small.train(model, batches, later, 2e-3, loss=small.label_loss, seed=seed)
+            about = {"data": name, "labels": count, "model": kind, "seed": seed, "set": drawn}
+            yield {**about, "accuracy": small.label_accuracy(model, small.labelled(data.test))}
 
 
 def translating(setting: Setting) -> Measured:
@@ -197,7 +164,7 @@ def translating(setting: Setting) -> Measured:
                 model.load_state_dict(weights, strict=False)
             pairs = small.choices(text.train, 32, f"translation {seed}")
             small.train(model, pairs, steps, 2e-3, seed=seed)
-            about = {"data": CAPTIONS, "labels": count, "model": kind, "seed": seed}
+            about = {"data": CAPTIONS, "labels": count, "model": kind, "seed": seed, "set": 0}
             yield {**about, **real.scored(model, text)}
 
 
@@ -206,13 +173,6 @@ def built(head: str, labels: int = 2, **changes: Any) -> bert.Bert:
     shape = {**small.WIDTH, "layers": 2, "dropout": 0.1, "positions": "rotary", "pool": "mean",
              "vocabulary_size": VOCABULARY, "max_length": LONGEST + 2}  # fmt: skip
     return bert.Bert(bert.Config(**{**shape, "head": head, "labels": labels, **changes}))
-
-
-def labelled(rows: Sequence[Example]) -> small.Labelled:
-    """The batch of these texts, which have a label each, or one for each word."""
-    return small.labelled(
-        [(ids, label if isinstance(label, list) else [label]) for ids, label in rows]
-    )
 
 
 def draw(rows: Rows) -> Picture:
@@ -228,35 +188,31 @@ def draw(rows: Rows) -> Picture:
 
 
 def judge(rows: Rows) -> list[Verdict]:
-    """For each data set, with the fewest labels, the differences over seeds: it holds if their mean
-    is above 0 by twice its standard error, and does not if it is below."""
+    """For each data set, the gains over seeds and sets of labels, each the mean over all numbers of
+    labels: it holds if their mean is above 0 by twice its standard error, and does not if it is
+    below."""
     found = []
     for (data,), group in grouped(rows, "data").items():
         key, form = ("chrf", ".1f") if data == CAPTIONS else ("accuracy", ".1%")
-        counts, gains = sorted({row["labels"] for row in group}), []
-        for count in counts:
-            pairs = grouped((r for r in group if r["labels"] == count), "seed").values()
-            gains.append([mean(each, key, model=AFTER) - mean(each, key, model=ALONE)
-                          for each in pairs])  # fmt: skip
-        few, won = gains[0], sum(gain > 0 for gain in gains[0])
-        error = stdev(few) / len(few) ** 0.5 if len(few) > 1 else float("inf")
-        listed = [
-            [f"{mean(group, key, model=kind, labels=count):{form}}" for kind in (AFTER, ALONE)]
-            for count in counts
+        gains = [
+            mean(each, key, model=AFTER) - mean(each, key, model=ALONE)
+            for each in grouped(group, "seed", "set").values()
         ]
-        name = "chrF" if data == CAPTIONS else "accuracy"
-        english = [f"{after} and {alone} from {n:,}"
-                   for n, (after, alone) in zip(counts, listed, strict=True)]  # fmt: skip
-        korean = [f"{n:,}개에서 {after}, {alone}"
-                  for n, (after, alone) in zip(counts, listed, strict=True)]  # fmt: skip
+        error = stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("inf")
+        listed = {
+            count: [f"{mean(own, key, model=kind):{form}}" for kind in (AFTER, ALONE)]
+            for (count,), own in sorted(grouped(group, "labels").items())
+        }
+        better, tried = sum(gain > 0 for gain in gains), len(gains)
         because = Words(
-            f"{name} after pre-training and without it: {', '.join(english)}; from {counts[0]:,} "
-            f"it is better in {won} of {len(few)} pairs",
+            f"{'chrF' if data == CAPTIONS else 'accuracy'} after pre-training and without it: "
+            f"{', '.join(f'{a} and {b} from {n:,}' for n, (a, b) in listed.items())}; it is "
+            f"better in {better} of {tried} comparisons",
             f"{'chrF는' if data == CAPTIONS else '정확도는'} 사전 학습을 했을 때와 하지 않았을 때 "
-            f"차례로 {', '.join(korean)}다. {counts[0]:,}개에서 {len(few)}쌍 가운데 {won}쌍이 더 "
-            "낫다",
+            f"차례로 {', '.join(f'{n:,}개에서 {a}, {b}' for n, (a, b) in listed.items())}이다. "
+            f"비교 {tried}번 가운데 {better}번 더 낫다",
         )
-        helps = fmean(few) > 0 if abs(fmean(few)) > 2 * error else None
+        helps = fmean(gains) > 0 if abs(fmean(gains)) > 2 * error else None
         part = Words(f"it helps: {data}", f"{IN_KOREAN.get(data, data)}에 도움이 된다")
         found.append(Verdict.of(helps, because, part))
     return found

@@ -63,7 +63,10 @@ def learn(
     if data is not None and not data.is_dir():
         raise UsageError(f"--data {data}: no such folder; give the one that holds the data sets")
     if name is None and not everything:
-        _list(as_json)
+        known = [find(each) for each in NAMES]
+        claims = [{"name": each.name, "claim": each.claim._asdict()} for each in known]
+        line = json.dumps({"experiments": claims}, ensure_ascii=False)
+        print(*([line] if as_json else report.listed(known)), sep="\n")
         return
     require_place(out)
     say = partial(print, file=sys.stderr)
@@ -93,14 +96,3 @@ def learn(
         print(json.dumps({"experiments": records}, ensure_ascii=False))
     if found[-1].cut:  # what was measured until then has been printed and written
         raise KeyboardInterrupt
-
-
-def _list(as_json: bool) -> None:
-    """Print the experiments and their claims."""
-    from transduct_course import report
-    from transduct_course.catalogue import NAMES, find
-
-    known = [find(each) for each in NAMES]
-    claims = [{"name": each.name, "claim": each.claim._asdict()} for each in known]
-    line = json.dumps({"experiments": claims}, ensure_ascii=False)
-    print(*([line] if as_json else report.listed(known)), sep="\n")

@@ -54,8 +54,12 @@ def measure(setting: Setting) -> Measured:
         pairs = [pair_of(number) for number in numbers]
         if name == BLIND:
             pairs = [([small.FIRST], target) for _, target in pairs]
-        found = {"model": name, "seed": seed, "exact": small.exact(model, pairs)}
-        yield found | ({} if name == BLIND else looked(model, numbers))
+        yield {
+            "model": name,
+            "seed": seed,
+            "exact": small.exact(model, pairs),
+            **({} if name == BLIND else looked(model, numbers)),
+        }
 
 
 def blind(random: Random) -> small.Pair:

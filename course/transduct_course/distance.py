@@ -45,16 +45,11 @@ def built(name: str, distance: int) -> Any:
     return small.rnn_of(2 * SYMBOLS, **{**shape, **RECURRENT[name], **spans})
 
 
-def symbol(random: Random) -> int:
-    """One of the symbols to be remembered."""
-    return small.FIRST + random.randrange(SYMBOLS)
-
-
 def task_of(name: str, distance: int) -> small.Draw:
     """A task whose answer lies this many words away from where it is needed."""
 
     def draw(random: Random) -> small.Pair:
-        row = [symbol(random) for _ in range(distance)]
+        row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(distance)]
         if name == COPY:
             return row, row
         return [row[0], *(each + SYMBOLS for each in row[1:])], row[:1]
@@ -66,15 +61,13 @@ def measure(setting: Setting) -> Measured:
     """Train each model at growing distances until it fails at one; look at the gradient of the
     first word at all of them."""
     distances = setting.pick((4, 16, 64, 256), (4, 16, 64), (4, 8))
-    for task, names in MODELS.items():
-        for name in names:
-            for seed in setting.seeds:
-                learnt = True
-                for distance in distances if task == FIRST else distances[:3]:
-                    setting.report(f"distance: {task}, {distance} words, {name}, seed {seed}")
-                    row = looked(task, name, distance, seed, setting, learnt)
-                    learnt = row["steps"] is not None
-                    yield row
+    trials = [(task, name) for task, names in MODELS.items() for name in names]
+    for (task, name), seed in setting.each(trials):
+        learnt = True
+        for distance in distances if task == FIRST else distances[:3]:
+            row = looked(task, name, distance, seed, setting, learnt)
+            learnt = row["steps"] is not None
+            yield row
 
 
 def looked(task: str, name: str, distance: int, seed: int, setting: Setting, train: bool) -> Row:

@@ -114,9 +114,12 @@ class Setting:
         found, begun = [*product(*choices, self.seeds)], time.monotonic()
         for number, chosen in enumerate(found):
             left = (time.monotonic() - begun) / max(1, number) * (len(found) - number) / 60
-            told = f"{number + 1} of {len(found)}: {', '.join(map(str, chosen[:-1]))}"
+            told = [
+                str(p) for each in chosen for p in (each if isinstance(each, tuple) else [each])
+            ]
             more = f"; about {left:.0f} minutes left" if number else ""
-            self.report(f"{told}, seed {chosen[-1]}{more}")
+            line = ", ".join([*told[:-1], f"seed {told[-1]}"])
+            self.report(f"{number + 1} of {len(found)}: {line}{more}")
             yield chosen
 
     def has(self, name: str) -> bool:
@@ -195,20 +198,17 @@ class Result:
         """One for each part of the claim. Not decided unless all was measured, in more than a
         miniature, and something was learnt."""
         learnt = self.experiment.learnt
-        if self.lacks:
-            reason = Words(f"it needs {self.lacks}", f"필요: {self.lacks}")
-        elif self.cut or not self.rows:
-            reason = Words("it was interrupted", "중간에 멈췄다")
-        elif self.setting.size == "miniature":
-            reason = Words("a miniature only shows that it runs", "아주 작게 돌려 보기만 했다")
-        elif learnt and not any(map(learnt, self.rows)):
-            reason = Words(
-                "no model learnt more than a guess in these steps",
-                "이 단계 수로는 찍는 것보다 잘하게 된 모델이 없다",
-            )
-        else:
-            return self.experiment.judge(self.rows)
-        return [Verdict("not decided", reason)]
+        undecided = (
+            (self.lacks, Words(f"it needs {self.lacks}", f"필요: {self.lacks}")),
+            (self.cut or not self.rows, Words("it was interrupted", "중간에 멈췄다")),
+            (self.setting.size == "miniature",
+             Words("a miniature only shows that it runs", "아주 작게 돌려 보기만 했다")),
+            (learnt and not any(map(learnt, self.rows)),
+             Words("no model learnt more than a guess in these steps",
+                   "이 단계 수로는 찍는 것보다 잘하게 된 모델이 없다")),
+        )  # fmt: skip
+        found = [Verdict("not decided", reason) for is_so, reason in undecided if is_so]
+        return found[:1] or self.experiment.judge(self.rows)
 
     @property
     def picture(self) -> Picture:

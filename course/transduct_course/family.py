@@ -15,7 +15,6 @@ from transduct.config import load_recipe
 from transduct.data.archives import read_members
 from transduct.data.images import read_picture
 from transduct.drawing.svg import Photograph, Picture, Shape, Text
-from transduct.errors import needing
 from transduct.predictors.base import load, model_directory
 from transduct.runs.train import train
 from transduct.storage import WEIGHTS, read_tensors
@@ -60,24 +59,18 @@ def measure(setting: Setting) -> Measured:
     answer one input."""
     if not RECIPES.is_dir():
         raise NotRun("the recipes of the repository (run it in a checkout)")
-    with needing("vision", "Pillow"):
-        import PIL.Image  # noqa: F401 (pictures are read and written)
     for family, (_, data, *_) in FAMILY.items():
-        if data is not None and (setting.data is None or not (setting.data / data).is_dir()):
-            setting.report(f"family: {family} not run: needs the data set {data}")
-            continue
-        with TemporaryDirectory() as folder:
-            yield trained(family, setting, Path(folder))
+        if data is None or setting.has(data):
+            with TemporaryDirectory() as folder:
+                yield trained(family, setting, Path(folder))
 
 
 def trained(family: str, setting: Setting, folder: Path) -> Row:
     """One training, and the model's answer to one input."""
     recipe, data, profile, changes = FAMILY[family]
     overrides = [f"data.root={setting.data}/{data}"] if data else []
-    if setting.size == "full":
-        overrides += changes
-    else:
-        profile = "quick"
+    profile = setting.pick(profile, "quick", "quick")
+    overrides += setting.pick(changes, (), ())
     setting.report(f"family: {family}, recipes/{recipe}.yaml --profile {profile}")
     if setting.size == "miniature":
         few = ("training.steps=2", "training.warmup=1", "training.checkpoint_every=2")

@@ -109,16 +109,14 @@ def by_distance(model: Any, batch: small.Labelled, context: int) -> list[list[li
     words so far back: those of the second half."""
     weights: list[Tensor] = []
     model.eval().hidden(batch.tokens, batch.segments, weights)
-    found = []
-    for layer in weights:
-        own = layer[:, :, context // 2 :].mean(0)  # (H, T / 2, S)
-        queries = own.shape[1]
-        lines = torch.zeros(own.shape[0], context)
-        for place in range(context // 2, context):
-            seen = own[:, place - context // 2, : place + 1]
-            lines[:, : place + 1] += seen.flip(-1) / queries
-        found.append(lines.tolist())
-    return found
+    first = context // 2
+    queries = [layer[:, :, first:].mean(0) for layer in weights]  # (H, T / 2, S)
+    # A diagonal of the matrix holds the weights at one distance.
+    return [
+        [[float(each.diagonal(first - back).sum()) / (context - first) for back in range(context)]
+         for each in layer]
+        for layer in queries
+    ]  # fmt: skip
 
 
 def falling(line: Sequence[float]) -> float:

@@ -78,8 +78,14 @@ def measure(setting: Setting) -> Measured:
     for name, seed in setting.each(variants(40)):
         model = small.seeded(seed, of_bits, **variants(40)[name])
         losses = small.train(model, small.batches(xor, 32, seed), steps, 3e-3, seed=seed)
-        about = {"data": XOR, "variant": name, "depth": 1, "seed": seed}
-        yield {**about, "loss": end_of(losses), "accuracy": small.accuracy(model, test)}
+        yield {
+            "data": XOR,
+            "variant": name,
+            "depth": 1,
+            "seed": seed,
+            "loss": end_of(losses),
+            "accuracy": small.accuracy(model, test),
+        }
     if not setting.has("multi30k"):
         return
     text = real.captions(
@@ -89,9 +95,14 @@ def measure(setting: Setting) -> Measured:
         model = small.seeded(seed, small.transformer_of, text.vocabulary, **variants(76)[name])
         data = small.choices(text.train, 32, f"translation {seed}")
         small.train(model, data, setting.pick(400, 100, 2), seed=seed)
-        about = {"data": CAPTIONS, "variant": name, "depth": 2, "seed": seed}
-        score = {"loss": small.loss_on(model, text.test)}
-        yield {**about, **score, "accuracy": small.accuracy(model, text.test)}
+        yield {
+            "data": CAPTIONS,
+            "variant": name,
+            "depth": 2,
+            "seed": seed,
+            "loss": small.loss_on(model, text.test),
+            "accuracy": small.accuracy(model, text.test),
+        }
 
 
 def judge(rows: Rows) -> list[Verdict]:

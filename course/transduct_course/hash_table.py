@@ -38,9 +38,11 @@ def judge(rows: Rows) -> list[Verdict]:
     return Verdict.shown(
         cold < 0.02 < 0.5 < warm,
         Words(
-            f"at temperature {TEMPERATURES[-1]} the answer is the dictionary's but for {cold:.1%}; "
-            f"at {TEMPERATURES[0]:g} it is {warm:.0%} off",
-            f"온도가 {TEMPERATURES[-1]}이면 딕셔너리가 돌려주는 값과 거의 같고(오차 {cold:.1%}), "
+            f"at temperature {TEMPERATURES[-1]} the answer is the dictionary's"
+            f"{f' but for {cold:.1%}' if cold >= 0.0005 else ''}; at {TEMPERATURES[0]:g} it is "
+            f"{warm:.0%} off",
+            f"온도가 {TEMPERATURES[-1]}이면 딕셔너리가 돌려주는 값과 "
+            f"{f'거의 같고(오차 {cold:.1%})' if cold >= 0.0005 else '같고'}, "
             f"{TEMPERATURES[0]:g}이면 {warm:.0%} 어긋난다",
         ),
     )

@@ -159,8 +159,7 @@ def measure(setting: Setting) -> Measured:
     at pairs of nouns that they have not seen, before and after."""
     known = data(setting)
     test = sentences(tested=True)[:: setting.pick(1, 1, 20)]
-    for seed in setting.seeds:
-        setting.report(f"it_the_animal: seed {seed}")
+    for [seed] in setting.each():
         model = small.seeded(seed, small.transformer_of, len(known.words), **WIDTH)
 
         def look(name: str) -> Row:

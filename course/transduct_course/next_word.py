@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.drawing.plots import FAINT
@@ -52,12 +51,6 @@ def beams(steps: int) -> list[list[tuple[str, float, int]]]:
     """What beam search keeps, step by step, the plain way: every beginning by itself. Of each its
     last piece, its log-probability, and the number of its parent."""
     source, _ = ours.pair()
-
-    def following(ids: small.Ids) -> Tensor:
-        return small.forced_logits(ours.model(), small.batch_of([(source, ids)]))[-1].log_softmax(
-            -1
-        )
-
     kept: list[tuple[float, int, small.Ids]] = [(0.0, 0, [])]
     levels = []
     for _ in range(steps):
@@ -66,7 +59,8 @@ def beams(steps: int) -> list[list[tuple[str, float, int]]]:
             if ids[-1:] == [Tokenizer.END]:
                 found.append((score, number, ids))
                 continue
-            top = following(ids).topk(BEAM)
+            logits = small.forced_logits(ours.model(), small.batch_of([(source, ids)]))
+            top = logits[-1].log_softmax(-1).topk(BEAM)
             found += [
                 (score + p, number, [*ids, token])
                 for p, token in zip(top.values.tolist(), top.indices.tolist(), strict=True)

@@ -84,7 +84,9 @@ def said(result: Result, language: Language) -> Iterator[str]:
     yield ""
     for verdict in result.verdicts:
         answer, reason = verdict.told(language)
-        line = f"{'* ' * several}**{answer[0].upper()}{answer[1:]}**: {reason}."
+        if language == "english":
+            answer = f"{answer[0].upper()}{answer[1:]}"
+        line = f"{'* ' * several}**{answer}**: {reason}."
         yield textwrap.fill(
             line, WIDTH, subsequent_indent="  " * several, break_long_words=False,
             break_on_hyphens=False,
@@ -118,29 +120,31 @@ def chapters(text: str) -> Iterator[tuple[str, str]]:
 
 def notebook(name: str, chapter: str, language: Language) -> dict[str, Any]:
     """A chapter as a notebook (nbformat 4.5): its text, its code, and its experiment, quick."""
-    cells: list[dict[str, Any]] = []
-
-    def add(kind: str, source: str) -> None:
-        if source.strip():
-            more: dict[str, Any] = (
-                {} if kind == "markdown" else {"outputs": [], "execution_count": None}
-            )
-            about = {"cell_type": kind, "id": f"{name}-{len(cells)}", "metadata": {}}
-            cells.append({**about, "source": source.strip().splitlines(keepends=True), **more})
-
-    text = MARK.sub("", chapter)
-    add("code", "import torch")
-    for number, part in enumerate(BLOCK.split(text)):
+    parts = [("code", "import torch")]
+    for number, part in enumerate(BLOCK.split(MARK.sub("", chapter))):
         # Links of the page lead from docs/; notebooks are one folder deeper.
         linked = re.sub(r"\]\((?!https?:|#)", "](../", part)
-        add("code" if number % 2 else "markdown", part if number % 2 else linked)
-    add("code", RUN.format(name=name, language=language))
-    add("code", PICTURES[language])
+        parts.append(("code", part) if number % 2 else ("markdown", linked))
+    parts += [("code", RUN.format(name=name, language=language)), ("code", PICTURES[language])]
+    cells = [
+        {
+            "cell_type": kind,
+            "id": f"{name}-{number}",
+            "metadata": {},
+            "source": source.strip().splitlines(keepends=True),
+            **CELLS[kind],
+        }
+        for number, (kind, source) in enumerate(part for part in parts if part[1].strip())
+    ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     about = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
 
 
+CELLS: dict[str, dict[str, Any]] = {
+    "markdown": {},
+    "code": {"outputs": [], "execution_count": None},
+}
 RUN = """from transduct_course.catalogue import find
 from transduct_course.experiment import Setting, run
 from transduct_course.pages import Markdown

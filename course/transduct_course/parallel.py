@@ -119,9 +119,9 @@ def judge(rows: Rows) -> list[Verdict]:
             min(speed) > 1,
             Words(
                 f"on a {device}, one sequence at a time, attention is {speed[0]:.1f} times as fast "
-                f"at {lengths[0]} tokens and {speed[-1]:.1f} times at {longest}, {where.english}",
+                f"at {lengths[0]} tokens and {speed[-1]:.1f} times at {longest:,}, {where.english}",
                 f"{device}에서 한 문장씩 처리하면 어텐션의 속도는 GRU에 견주어 "
-                f"{lengths[0]}토큰에서 {speed[0]:.1f}배, {longest}토큰에서 {speed[-1]:.1f}배이고, "
+                f"{lengths[0]}토큰에서 {speed[0]:.1f}배, {longest:,}토큰에서 {speed[-1]:.1f}배이며 "
                 f"{where.korean}",
             ),
             Words("sequential and slow", "순서대로만 계산해 느리다"),
@@ -129,8 +129,8 @@ def judge(rows: Rows) -> list[Verdict]:
         Verdict.of(
             memory > 1,
             Words(
-                f"a GRU keeps {memory:.2f} times the memory of attention at {longest}",
-                f"{longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배다",
+                f"a GRU keeps {memory:.2f} times the memory of attention at {longest:,}",
+                f"{longest:,}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배다",
             ),
             Words("much memory", "메모리를 많이 쓴다"),
         ),

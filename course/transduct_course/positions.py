@@ -135,10 +135,10 @@ def measure(setting: Setting) -> Measured:
     look two to the left of a mark in rows of up to 32."""
     lengths = setting.pick((8, 16, 20, 24, 32, 48), (8, 16, 24), (8, 16))
     for scheme in setting.pick(SCHEMES, QUICK, ("none", "sinusoidal")):
-        about: Row = {"task": REVERSAL, "places": TRAINED, "scheme": scheme}
+        numbers: Row = {}
         if scheme in VECTORS:
             found = VECTORS[scheme](torch.arange(setting.pick(COUNT, COUNT, 50)))
-            about |= {"least": least_distance(found), "largest": float(found.abs().max())}
+            numbers = {"least": least_distance(found), "largest": float(found.abs().max())}
         for _, seed in setting.each((scheme,)):
             model, steps = small.seeded(seed, built, scheme, 64), setting.pick(1500, 400, 3)
             small.train(model, small.batches(echoed(2, TRAINED), 32, seed), steps, 2e-3, seed=seed)
@@ -146,15 +146,29 @@ def measure(setting: Setting) -> Measured:
                 small.accuracy(model, small.pairs(echoed(n, n), 100, "test"), small.FIRST)
                 for n in lengths
             ]
-            score = {"short": right[lengths.index(TRAINED)], "long": right[-1]}
-            yield {**about, "seed": seed, **score, "lengths": [*lengths], "by_length": right}
+            yield {
+                "task": REVERSAL,
+                "places": TRAINED,
+                "scheme": scheme,
+                **numbers,
+                "seed": seed,
+                "short": right[lengths.index(TRAINED)],
+                "long": right[-1],
+                "lengths": [*lengths],
+                "by_length": right,
+            }
     task, steps = marked(4, PLACES), setting.pick(2400, 400, 3)
     for scheme, seed in setting.each((*NUMBERS[:3], "sinusoidal")):
         model = small.seeded(seed, built, scheme, PLACES + 8, PLACES)
         data = small.batches(task, 32, seed)
         small.train(model, data, steps, 2e-3, seed=seed, watch=small.until(0.01))
-        score = {"short": small.accuracy(model, small.pairs(task, 300, "test"), small.FIRST)}
-        yield {"task": MARK, "places": PLACES, "scheme": scheme, "seed": seed, **score}
+        yield {
+            "task": MARK,
+            "places": PLACES,
+            "scheme": scheme,
+            "seed": seed,
+            "short": small.accuracy(model, small.pairs(task, 300, "test"), small.FIRST),
+        }
 
 
 def heat(title: str, values: Tensor, width: float, height: float) -> Picture:
@@ -213,22 +227,22 @@ def judge(rows: Rows) -> list[Verdict]:
     ]  # fmt: skip
     for scheme, part in WEAKNESSES.items():
         own, sines = (mean(found, "short", scheme=s) for s in (scheme, "sinusoidal"))
+        weak = sines > 0.9 and own < sines - 0.05
         because = Words(
             f"two to the left of a mark, in up to {PLACES} places: {own:.0%} right, sinusoids "
             f"{sines:.0%}",
             f"최대 {PLACES}자리에서 표시의 두 칸 왼쪽을 찾을 때 {own:.0%}, 사인은 {sines:.0%}를 "
             "맞힌다",
         )
-        weak = sines > 0.9 and own < sines - 0.05
         verdicts.append(Verdict.of(weak if max(own, sines) > 0.9 else None, because, part))
     beyond = [row for row in by_place(made, "by_length", "lengths") if row["place"] > TRAINED]
+    next_place = min((row["place"] for row in beyond), default=0)
     for scheme, name, part, fails in (
         ("one_hot", Words("one-hot", "원-핫"),
          Words("one-hot fails on longer rows", "원-핫은 더 긴 시퀀스에서 실패한다"), True),
         ("sinusoidal", Words("sinusoids", "사인"),
          Words("sinusoids do not", "사인은 그렇지 않다"), False),
     ):  # fmt: skip
-        next_place = min((row["place"] for row in beyond), default=0)
         own = mean(made if beyond else (), "short", scheme=scheme)
         far = mean(beyond, "value", scheme=scheme, place=next_place)
         moves = change(own, far)
@@ -236,8 +250,8 @@ def judge(rows: Rows) -> list[Verdict]:
             f"just beyond the trained length the accuracy of {name.english} {moves.english}",
             f"학습한 길이를 조금만 넘으면 {name.korean}의 정확도는 {moves.korean}",
         )
-        lost = far < own - 0.1
-        verdicts.append(Verdict.of(lost is fails if own > 0.3 else None, because, part))
+        holds = (far < own - 0.1) is fails if own > 0.3 else None
+        verdicts.append(Verdict.of(holds, because, part))
     return verdicts
 
 

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from transduct.data.archives import read_members
 from transduct.data.images import read_picture
 from transduct.drawing.svg import Picture
-from transduct.errors import MissingExtra
 from transduct.segments import Axis, FlatBatch
 from transduct.training.distributed import Terms
 from transduct_course import small
@@ -70,11 +69,13 @@ def reversal(variants: Changes, depths: Sequence[int], setting: Setting) -> Meas
         losses = small.train(
             model, small.batches(reverse, 24, seed), steps, seed=seed, watch=watch, clip=0.0
         )
-        about = {"data": REVERSAL, "variant": name, "depth": depth, "seed": seed}
-        score = {"loss": end_of(losses), "accuracy": small.accuracy(model, test)}
         yield {
-            **about,
-            **score,
+            "data": REVERSAL,
+            "variant": name,
+            "depth": depth,
+            "seed": seed,
+            "loss": end_of(losses),
+            "accuracy": small.accuracy(model, test),
             "gradient_ratio": norms[0] / max(norms[1], 1e-30) if norms else None,
         }
 
@@ -168,17 +169,19 @@ def measure(setting: Setting) -> Measured:
     if not setting.has("cifar10_jpg"):
         return
     path = setting.folder("cifar10_jpg") / "train.tar.xz"
-    try:
-        data = read_photographs(path, setting.pick(5000, 1000, 20))
-    except MissingExtra as lack:
-        setting.report(f"no photographs: {lack}")
-        return
+    data = read_photographs(path, setting.pick(5000, 1000, 20))
     for depth, name, seed in setting.each(setting.pick((8, 32), (8, 32), (2, 4)), RESIDUALS):
         steps, residual = setting.pick(300, 40, 2), name == "with residuals"
         model, losses = trained_network(data, depth, residual, steps, seed)
-        about = {"data": PHOTOGRAPHS, "variant": name, "depth": depth, "seed": seed}
-        right = 1 - wrong(model, data)
-        yield {**about, "loss": end_of(losses), "accuracy": right, "gradient_ratio": None}
+        yield {
+            "data": PHOTOGRAPHS,
+            "variant": name,
+            "depth": depth,
+            "seed": seed,
+            "loss": end_of(losses),
+            "accuracy": 1 - wrong(model, data),
+            "gradient_ratio": None,
+        }
 
 
 def draw(rows: Rows) -> Picture:

@@ -89,11 +89,13 @@ def measure(setting: Setting) -> Measured:
     except MissingExtra as lack:
         setting.report(f"speech_heads: no recordings: {lack}")
         return
-
-    def drawn(size: int, seed: str) -> list[Utterance]:
-        return Random(seed).choices(train, k=size)
-
-    yield from compared(setting, RECORDED, drawn, setting.pick(1500, 150, 2), strings)
+    yield from compared(
+        setting,
+        RECORDED,
+        lambda size, seed: Random(seed).choices(train, k=size),
+        setting.pick(1500, 150, 2),
+        strings,
+    )
 
 
 def compared(
@@ -159,9 +161,10 @@ def tested(model: Any, test: list[Utterance]) -> dict[str, Any]:
         hidden = model.decode(before.inputs, before.target_segments, memory, frames)
         return model.logits(hidden).argmax(-1).view(len(rows), -1)[:, -1]
 
-    # more digits than a row has
-    heard, said = ([*map(text_of, rows)]
-                   for rows in (small.written(following, len(test), 8), targets))  # fmt: skip
+    heard, said = (
+        [" ".join(map(str, takewhile(Tokenizer.END.__ne__, row))) for row in rows]
+        for rows in (small.written(following, len(test), 8), targets)  # more than a row has
+    )
     steps = min(24, int(batch.frames.lengths[0]) // STACK)
     return {
         "wrong": token_error_rate(heard, [[text] for text in said]).score / 100,
@@ -169,11 +172,6 @@ def tested(model: Any, test: list[Utterance]) -> dict[str, Any]:
         "maps": weights[0][0, :, :steps, :steps].round(decimals=3).tolist(),
         "sound": batch.features[: STACK * steps : 2, ::4].T.flip(0).round(decimals=2).tolist(),
     }
-
-
-def text_of(row: small.Ids) -> str:
-    """The digits before the end."""
-    return " ".join(str(token - small.FIRST) for token in takewhile(Tokenizer.END.__ne__, row))
 
 
 def draw(rows: Rows) -> Picture:

@@ -97,28 +97,34 @@ def judge(rows: Rows) -> list[Verdict]:
         first, after, free = (
             mean(rows, value, model=name) for value in ("after_right", "after_wrong", "free")
         )
-        because = Words(
-            f"{first:.1%} of the digits are wrong if all before are right, {after:.0%} if the "
-            f"one before is wrong; {free:.1%} with its own before",
-            f"앞이 모두 맞으면 {first:.1%}, 바로 앞이 틀리면 {after:.0%}가 틀린다. 자기 출력을 "
-            f"이어 쓰면 {free:.1%}가 틀린다",
+        found.append(
+            Verdict.of(
+                after > first + 0.2 if first < 0.5 else None,
+                Words(
+                    f"{first:.1%} of the digits are wrong if all before are right, {after:.0%} if "
+                    f"the one before is wrong; {free:.1%} with its own before",
+                    f"앞이 모두 맞으면 {first:.1%}, 바로 앞이 틀리면 {after:.0%}가 틀린다. 자기 "
+                    f"출력을 이어 쓰면 {free:.1%}가 틀린다",
+                ),
+                Words(f"errors follow errors, {name}", f"{name}: 틀리면 계속 틀린다"),
+            )
         )
-        part = Words(f"errors follow errors, {name}", f"{name}: 틀리면 계속 틀린다")
-        found.append(Verdict.of(after > first + 0.2 if first < 0.5 else None, because, part))
     if not any(row["model"] == RAMPED for row in rows):
         return found
     plain, constant, ramped = (
         mean(rows, "free", model=name) for name in (PLAIN[1], CONSTANT, RAMPED)
     )
-    because = Words(
-        f"a GRU writes {plain:.1%} wrong digits; {ramped:.1%} if the share of its own words in "
-        f"training grows to half, {constant:.1%} if it is half from the start",
-        f"GRU가 쓴 숫자의 {plain:.1%}가 틀린다. 학습할 때 자기 출력의 비율을 절반까지 늘려 "
-        f"가면 {ramped:.1%}, 처음부터 절반이면 {constant:.1%}가 틀린다",
+    last = Verdict.of(
+        ramped < 0.8 * plain if max(plain, ramped) > 0.005 else None,  # else neither errs
+        Words(
+            f"a GRU writes {plain:.1%} wrong digits; {ramped:.1%} if the share of its own words in "
+            f"training grows to half, {constant:.1%} if it is half from the start",
+            f"GRU가 쓴 숫자의 {plain:.1%}가 틀린다. 학습할 때 자기 출력의 비율을 절반까지 늘려 "
+            f"가면 {ramped:.1%}, 처음부터 절반이면 {constant:.1%}가 틀린다",
+        ),
+        Words("own words in training help", "학습할 때 자기 출력을 쓰면 낫다"),
     )
-    decided = max(plain, ramped) > 0.005  # else neither errs
-    helps = Words("own words in training help", "학습할 때 자기 출력을 쓰면 낫다")
-    return [*found, Verdict.of(ramped < 0.8 * plain if decided else None, because, helps)]
+    return [*found, last]
 
 
 EXPERIMENT = Experiment(

@@ -50,7 +50,7 @@ def test_an_experiment_reads_the_data_that_is_there(name, key, expected, data):
     result = run(experiment, Setting("miniature", data))
     assert {row[key] for row in result.rows} == expected
     assert len(experiment.draw(result.rows).shapes) > 5
-    assert experiment.judge(result.rows)[0].because.korean
+    assert all(verdict.because.korean for verdict in experiment.judge(result.rows))
     assert len(table(experiment, result.rows)) > len(expected)
 
 

@@ -1,6 +1,7 @@
 """Whether pre-training on plain text helps where labels are few: in three tasks and in
 translation."""
 
+from collections.abc import Iterator
 from itertools import islice, product
 from random import Random
 from statistics import fmean, stdev
@@ -187,11 +188,10 @@ def draw(rows: Rows) -> Picture:
     )
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """For each data set, the gains over seeds and sets of labels, each the mean over all numbers of
     labels: it holds if their mean is above 0 by twice its standard error, and does not if it is
     below."""
-    found = []
     for (data,), group in grouped(rows, "data").items():
         key, form = ("chrf", ".1f") if data == CAPTIONS else ("accuracy", ".1%")
         gains = [
@@ -214,8 +214,7 @@ def judge(rows: Rows) -> list[Verdict]:
         )
         helps = fmean(gains) > 0 if abs(fmean(gains)) > 2 * error else None
         part = Words(f"it helps: {data}", f"{IN_KOREAN.get(data, data)}에 도움이 된다")
-        found.append(Verdict.of(helps, because, part))
-    return found
+        yield Verdict.of(helps, because, part)
 
 
 EXPERIMENT = Experiment(

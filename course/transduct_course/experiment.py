@@ -163,7 +163,7 @@ class Experiment:
     values: Mapping[str, Words]
     measure: Callable[[Setting], Iterable[Row]]
     draw: Callable[[Rows], Picture]
-    judge: Callable[[Rows], Sequence[Verdict]]
+    judge: Callable[[Rows], Iterable[Verdict]]
     korean: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[Row], bool] | None = None
     main: Callable[[Row], bool] | None = None
@@ -208,7 +208,7 @@ class Result:
                    "이 단계 수로는 찍는 것보다 잘하게 된 모델이 없다")),
         )  # fmt: skip
         found = [Verdict("not decided", reason) for is_so, reason in undecided if is_so]
-        return found[:1] or self.experiment.judge(self.rows)
+        return found[:1] or [*self.experiment.judge(self.rows)]
 
     @property
     def picture(self) -> Picture:

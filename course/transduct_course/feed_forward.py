@@ -1,6 +1,7 @@
 """What feed-forward networks are for: Transformers without them move symbols, combine bits and
 translate."""
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -105,10 +106,9 @@ def measure(setting: Setting) -> Measured:
         }
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """On each data set it holds if the network is missed by a model without it that has as many
     parameters. Reversal is judged at its least depth, where all trainings have ended."""
-    verdicts = []
     for (data,), found in grouped(rows, "data").items():
         depth = min(row["depth"] for row in found)
         name, form = ("loss", ".2f") if data == CAPTIONS else ("accuracy", ".0%")
@@ -124,8 +124,7 @@ def judge(rows: Rows) -> list[Verdict]:
             f"{depth}층에서 {'손실은' if name == 'loss' else '정확도는'} 피드포워드가 있으면 "
             f"{whole:{form}}, 없으면 {bare:{form}}, 매개변수 수를 맞추고 빼면 {as_many:{form}}이다",
         )
-        verdicts.append(judged(found, PARTS[data], gain > 0.03, because, least))
-    return verdicts
+        yield judged(found, PARTS[data], gain > 0.03, because, least)
 
 
 EXPERIMENT = Experiment(

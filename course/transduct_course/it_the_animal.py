@@ -258,23 +258,21 @@ def lines_from(panel: Row, best: int) -> Picture:
     return Picture(400, 64 + step * len(words), tuple(shapes))
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """The pronoun tells whether the model knows what "it" means; a head must look at the noun
     meant clearly more often than chance, and than before training."""
     trained = [row for row in rows if row["model"] == "trained"]
     right = mean(trained, "right")
-    found = [
-        Verdict.of(
-            right > 0.9,
-            Words(
-                f"of nouns never seen together {right:.0%} of the pronouns that it writes are "
-                "right (there are two to choose from: a guess has 50%)",
-                f"함께 나온 적이 없는 명사들에 대해 번역한 대명사의 {right:.0%}가 맞다(둘 중 "
-                "하나이므로 찍으면 50%다)",
-            ),
-            Words('it knows what "it" means', "it의 뜻을 안다"),
-        )
-    ]
+    yield Verdict.of(
+        right > 0.9,
+        Words(
+            f"of nouns never seen together {right:.0%} of the pronouns that it writes are "
+            "right (there are two to choose from: a guess has 50%)",
+            f"함께 나온 적이 없는 명사들에 대해 번역한 대명사의 {right:.0%}가 맞다(둘 중 "
+            "하나이므로 찍으면 50%다)",
+        ),
+        Words('it knows what "it" means', "it의 뜻을 안다"),
+    )
     for side, part in (
         ("it", Words('"it" looks at what it means', "it이 가리키는 낱말을 본다")),
         ("pronoun", Words("the German pronoun does", "독일어 대명사가 가리키는 낱말을 본다")),
@@ -287,8 +285,7 @@ def judge(rows: Rows) -> list[Verdict]:
             f"{after:.0%}다(학습 전 {before:.0%}, 우연이면 50%)",
         )
         looks = after > 0.75 and after > before + 0.2
-        found.append(Verdict.of(looks if right > 0.7 else None, because, part))
-    return found
+        yield Verdict.of(looks if right > 0.7 else None, because, part)
 
 
 EXPERIMENT = Experiment(

@@ -1,6 +1,7 @@
 """A Transformer built up part by part, from an average of the letters so far: the loss after each
 part."""
 
+from collections.abc import Iterator
 from itertools import count, pairwise
 from statistics import fmean
 
@@ -73,9 +74,8 @@ def measure(setting: Setting) -> Measured:
         yield {"rung": rung, "seed": seed, "loss": loss, "parameters": used}
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """A verdict on each part: it lowers the loss by more than seeds differ, or raises it so."""
-    verdicts = []
     for before, rung in pairwise(RUNGS):
         old, new = ([row["loss"] for row in rows if row["rung"] == each] for each in (before, rung))
         lower, higher = max(new) < min(old), min(new) > max(old)
@@ -83,10 +83,8 @@ def judge(rows: Rows) -> list[Verdict]:
             f"the loss goes from {fmean(old):.2f} to {fmean(new):.2f}",
             f"손실 {fmean(old):.2f} → {fmean(new):.2f}",
         )
-        verdicts.append(
-            Verdict.of(lower if lower or higher else None, because, Words(rung, IN_KOREAN[rung]))
-        )
-    return verdicts
+        part = Words(rung, IN_KOREAN[rung])
+        yield Verdict.of(lower if lower or higher else None, because, part)
 
 
 EXPERIMENT = Experiment(

@@ -1,7 +1,7 @@
 """The linear layer and softmax give a probability to every next word; then the likeliest is taken,
 or one is drawn, or several beginnings are kept. Shown with our sentence and its translator."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ TEMPERATURES = (0.5, 1.0, 2.0)
 def measure(setting: Setting) -> Measured:
     """The translation step by step, its beams, and draws at three temperatures."""
     setting.report(f"next_word: {ours.SENTENCE}")
-    batch, kept = ours.batch(), beams(setting.pick(LONGEST, LONGEST, 3))
+    batch, kept = ours.batch(), [*beams(setting.pick(LONGEST, LONGEST, 3))]
     for place, found in enumerate(small.forced_logits(ours.model(), batch).softmax(-1)):
         top = found.topk(6)
         words = list(zip(ours.pieces(top.indices), top.values.tolist(), strict=True))
@@ -47,12 +47,11 @@ def row_of(what: str, top: Sequence[tuple[str, float]], total: float) -> Row:
     return {"what": what, **about, "share_right": None, "top": [list(each) for each in top]}
 
 
-def beams(steps: int) -> list[list[tuple[str, float, int]]]:
+def beams(steps: int) -> Iterator[list[tuple[str, float, int]]]:
     """What beam search keeps, step by step, the plain way: every beginning by itself. Of each its
     last piece, its log-probability, and the number of its parent."""
     source, _ = ours.pair()
     kept: list[tuple[float, int, small.Ids]] = [(0.0, 0, [])]
-    levels = []
     for _ in range(steps):
         found = []
         for number, (score, _, ids) in enumerate(kept):
@@ -67,10 +66,9 @@ def beams(steps: int) -> list[list[tuple[str, float, int]]]:
             ]
         kept = sorted(found, reverse=True)[:BEAM]
         last = ours.pieces(torch.tensor([ids[-1] for *_, ids in kept]))
-        levels.append([(piece, p, n) for piece, (p, n, _) in zip(last, kept, strict=True)])
+        yield [(piece, p, n) for piece, (p, n, _) in zip(last, kept, strict=True)]
         if all(ids[-1] == Tokenizer.END for *_, ids in kept):
             break
-    return levels
 
 
 def draw(rows: Rows) -> Picture:
@@ -92,12 +90,12 @@ def draw(rows: Rows) -> Picture:
     return Picture(800, 450, tuple(shapes))
 
 
-def tree(levels: Sequence[Sequence[Any]]) -> list[Shape]:
+def tree(levels: Sequence[Sequence[Any]]) -> Iterator[Shape]:
     """Each beginning a line from its parent; the best on top. Those that led nowhere are pale."""
     alive: list[set[int]] = [{0}]
     for level in reversed(levels):
         alive.insert(0, {level[number][2] for number in alive[0]})
-    shapes: list[Shape] = [Text(12, 20, f"Beam search, {BEAM} beginnings", 13, bold=True)]
+    yield Text(12, 20, f"Beam search, {BEAM} beginnings", 13, bold=True)
     step = 376 / max(1, len(levels))
     for depth, level in enumerate(levels):
         for number, (token, score, parent) in enumerate(level):
@@ -107,10 +105,9 @@ def tree(levels: Sequence[Sequence[Any]]) -> list[Shape]:
                 before = 68 + 50 * parent
                 line = ((step * 0.4, float(y + 8 - before)),)
                 colour, width = (INK, 2) if best else (FAINT, 1)
-                shapes.append(Line(x - step * 0.7, before, line, colour, width))
-            shapes.append(Text(x, y, token, 11, "middle", bold=best))
-            shapes.append(Text(x, y + 24, f"{score:.1f}", 9, "middle"))
-    return shapes
+                yield Line(x - step * 0.7, before, line, colour, width)
+            yield Text(x, y, token, 11, "middle", bold=best)
+            yield Text(x, y + 24, f"{score:.1f}", 9, "middle")
 
 
 def judge(rows: Rows) -> list[Verdict]:

@@ -1,7 +1,7 @@
 """Ways to number places, and the weakness of each: trained on short rows, tested on long ones."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -207,24 +207,20 @@ def draw(rows: Rows) -> Picture:
     return Picture(800, 450, tuple(shapes))
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """What the notes say of sinusoids, and the weakness of each other scheme: it holds where only
     sinusoids learn, and not where the scheme itself does."""
     made, found = ([row for row in rows if row["task"] == task] for task in (REVERSAL, MARK))
     least = mean(made, "least", scheme="sinusoidal")
-    verdicts = [
-        Verdict.of(
-            least > 0.1,
-            Words(
-                f"no two of {COUNT:,} sinusoids are nearer than {least:.2f} and no number "
-                "exceeds 1",
-                f"사인 벡터 {COUNT:,}개 가운데 어느 둘도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 "
-                "않는다",
-            ),
-            Words("sinusoids are bounded and all different",
-                  "사인은 범위가 정해져 있고 모두 다르다"),
-        )
-    ]  # fmt: skip
+    yield Verdict.of(
+        least > 0.1,
+        Words(
+            f"no two of {COUNT:,} sinusoids are nearer than {least:.2f} and no number exceeds 1",
+            f"사인 벡터 {COUNT:,}개 가운데 어느 둘도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 "
+            "않는다",
+        ),
+        Words("sinusoids are bounded and all different", "사인은 범위가 정해져 있고 모두 다르다"),
+    )
     for scheme, part in WEAKNESSES.items():
         own, sines = (mean(found, "short", scheme=s) for s in (scheme, "sinusoidal"))
         weak = sines > 0.9 and own < sines - 0.05
@@ -234,7 +230,7 @@ def judge(rows: Rows) -> list[Verdict]:
             f"최대 {PLACES}자리에서 표시의 두 칸 왼쪽을 찾을 때 {own:.0%}, 사인은 {sines:.0%}를 "
             "맞힌다",
         )
-        verdicts.append(Verdict.of(weak if max(own, sines) > 0.9 else None, because, part))
+        yield Verdict.of(weak if max(own, sines) > 0.9 else None, because, part)
     beyond = [row for row in by_place(made, "by_length", "lengths") if row["place"] > TRAINED]
     next_place = min((row["place"] for row in beyond), default=0)
     for scheme, name, part, fails in (
@@ -251,8 +247,7 @@ def judge(rows: Rows) -> list[Verdict]:
             f"학습한 길이를 조금만 넘으면 {name.korean}의 정확도는 {moves.korean}",
         )
         holds = (far < own - 0.1) is fails if own > 0.3 else None
-        verdicts.append(Verdict.of(holds, because, part))
-    return verdicts
+        yield Verdict.of(holds, because, part)
 
 
 MAIN = ("none", "index", "binary", "one_hot", "sinusoidal", "rotary")  # of the short table

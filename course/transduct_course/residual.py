@@ -203,10 +203,9 @@ def judged(
     return Verdict.of(holds if learnt else None, because, part)
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """As He et al. (2016) saw it: without residuals the deepest network fits even its training data
     worse than the shallowest; with them it does not."""
-    verdicts = []
     for (data,), found in grouped(rows, "data").items():
         least, *_, most = sorted({row["depth"] for row in found})
         (plain, plain_deep), (rich, rich_deep) = (
@@ -214,34 +213,31 @@ def judge(rows: Rows) -> list[Verdict]:
             for name in ("without residuals", "with residuals")
         )
         where = Words("Transformers", "Transformer") if data == REVERSAL else Words(data, "사진")
-        verdicts += [
-            judged(
-                found,
-                Words(
-                    f"{where.english}: without residuals deeper is worse",
-                    f"{where.korean}: 잔차 연결이 없으면 깊을수록 나쁘다",
-                ),
-                plain_deep > plain + 0.05,
-                Words(
-                    f"the training loss is {plain:.2f} at {least} and {plain_deep:.2f} at {most} "
-                    "layers",
-                    f"학습 손실이 {least}층에서 {plain:.2f}, {most}층에서 {plain_deep:.2f}이다",
-                ),
+        yield judged(
+            found,
+            Words(
+                f"{where.english}: without residuals deeper is worse",
+                f"{where.korean}: 잔차 연결이 없으면 깊을수록 나쁘다",
             ),
-            judged(
-                found,
-                Words(
-                    f"{where.english}: with residuals it is not",
-                    f"{where.korean}: 잔차 연결이 있으면 그렇지 않다",
-                ),
-                rich_deep < min(plain_deep - 0.05, rich + 0.1),
-                Words(
-                    f"it is {rich:.2f} at {least} and {rich_deep:.2f} at {most} layers",
-                    f"{least}층에서 {rich:.2f}, {most}층에서 {rich_deep:.2f}이다",
-                ),
+            plain_deep > plain + 0.05,
+            Words(
+                f"the training loss is {plain:.2f} at {least} and {plain_deep:.2f} at {most} "
+                "layers",
+                f"학습 손실이 {least}층에서 {plain:.2f}, {most}층에서 {plain_deep:.2f}이다",
             ),
-        ]
-    return verdicts
+        )
+        yield judged(
+            found,
+            Words(
+                f"{where.english}: with residuals it is not",
+                f"{where.korean}: 잔차 연결이 있으면 그렇지 않다",
+            ),
+            rich_deep < min(plain_deep - 0.05, rich + 0.1),
+            Words(
+                f"it is {rich:.2f} at {least} and {rich_deep:.2f} at {most} layers",
+                f"{least}층에서 {rich:.2f}, {most}층에서 {rich_deep:.2f}이다",
+            ),
+        )
 
 
 EXPERIMENT = Experiment(

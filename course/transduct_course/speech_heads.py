@@ -1,7 +1,7 @@
 """Four heads on four bands of 80 filterbanks, beside heads that all see all bands, also with as
 many parameters: on made-up sounds, and on recordings of digits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, count, takewhile
 from pathlib import Path
 from random import Random
@@ -189,11 +189,10 @@ def draw(rows: Rows) -> Picture:
     return slide(page(parts, 5, title))
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """For each kind of sound, whether heads on bands of their own err no more than heads that see
     all; not decided where the seeds of one of these two differ by more, or by less than two points
     with one seed."""
-    found = []
     for (data,), group in grouped(rows, "data").items():
         spans = [
             max(row["wrong"] for row in each) - min(row["wrong"] for row in each)
@@ -211,8 +210,7 @@ def judge(rows: Rows) -> list[Verdict]:
         )
         undecided = min(whole, parted) > 0.5 or abs(whole - parted) <= max(0.02, *spans)
         part = Words(f"{data}: as good", f"{IN_KOREAN[data]}: 그만큼 잘한다")
-        found.append(Verdict.of(None if undecided else parted < whole, because, part))
-    return found
+        yield Verdict.of(None if undecided else parted < whole, because, part)
 
 
 EXPERIMENT = Experiment(

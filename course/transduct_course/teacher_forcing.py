@@ -1,6 +1,6 @@
 """Training on the true previous word, and what writing freely costs: one error brings the next."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -90,31 +90,28 @@ def errors(model: Any, test: Sequence[small.Pair]) -> Row:
     }
 
 
-def judge(rows: Rows) -> list[Verdict]:
+def judge(rows: Rows) -> Iterator[Verdict]:
     """An error must be likelier after an error; own words in training are another question."""
-    found = []
     for name in PLAIN:
         first, after, free = (
             mean(rows, value, model=name) for value in ("after_right", "after_wrong", "free")
         )
-        found.append(
-            Verdict.of(
-                after > first + 0.2 if first < 0.5 else None,
-                Words(
-                    f"{first:.1%} of the digits are wrong if all before are right, {after:.0%} if "
-                    f"the one before is wrong; {free:.1%} with its own before",
-                    f"앞이 모두 맞으면 {first:.1%}, 바로 앞이 틀리면 {after:.0%}가 틀린다. 자기 "
-                    f"출력을 이어 쓰면 {free:.1%}가 틀린다",
-                ),
-                Words(f"errors follow errors, {name}", f"{name}: 틀리면 계속 틀린다"),
-            )
+        yield Verdict.of(
+            after > first + 0.2 if first < 0.5 else None,
+            Words(
+                f"{first:.1%} of the digits are wrong if all before are right, {after:.0%} if "
+                f"the one before is wrong; {free:.1%} with its own before",
+                f"앞이 모두 맞으면 {first:.1%}, 바로 앞이 틀리면 {after:.0%}가 틀린다. 자기 "
+                f"출력을 이어 쓰면 {free:.1%}가 틀린다",
+            ),
+            Words(f"errors follow errors, {name}", f"{name}: 틀리면 계속 틀린다"),
         )
     if not any(row["model"] == RAMPED for row in rows):
-        return found
+        return
     plain, constant, ramped = (
         mean(rows, "free", model=name) for name in (PLAIN[1], CONSTANT, RAMPED)
     )
-    last = Verdict.of(
+    yield Verdict.of(
         ramped < 0.8 * plain if max(plain, ramped) > 0.005 else None,  # else neither errs
         Words(
             f"a GRU writes {plain:.1%} wrong digits; {ramped:.1%} if the share of its own words in "
@@ -124,7 +121,6 @@ def judge(rows: Rows) -> list[Verdict]:
         ),
         Words("own words in training help", "학습할 때 자기 출력을 쓰면 낫다"),
     )
-    return [*found, last]
 
 
 EXPERIMENT = Experiment(

@@ -681,7 +681,7 @@ def test_a_planted_trespass_is_found(name):
 
 
 @pytest.mark.parametrize(
-    "module", ["data.text", "evaluation.text", "models.rnn", "decoding.search", "blocks.caches"]
+    "module", ["data.text", "evaluation.text", "models.rnn", "decoding.search", "blocks.attention"]
 )
 def test_a_planted_way_to_kernels_is_found(module):
     text = "def f():\n    from transduct.kernels import cpu"
@@ -694,7 +694,7 @@ def test_a_planted_way_to_kernels_is_found(module):
 )
 def test_a_planted_question_for_a_device_is_found(line):
     planted = f"def f(x):\n    {line}"
-    assert len(device_questions([parse("blocks.caches", planted)])) == 1
+    assert len(device_questions([parse("blocks.attention", planted)])) == 1
     assert device_questions([parse("inference.engine", planted)]) == []
 
 
@@ -702,7 +702,7 @@ def test_a_planted_question_for_a_device_is_found(line):
     "module, text",
     [
         ("blocks.attention", "from transduct.segments import Segments"),
-        ("decoding.search", "from transduct.blocks.caches import KVCache"),
+        ("decoding.search", "from transduct.blocks.attention import KVCache"),
         ("tasks.translation", "from transduct.predictors.base import Report"),
         (
             "config",

@@ -349,3 +349,12 @@ def test_looking_up_load_limits_the_spinning_of_threads_too():
         [sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True
     )
     assert done.stdout.strip() == SPINS
+
+
+@pytest.mark.parametrize(
+    "machine, known", [("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)]
+)
+def test_onednn_is_used_on_processors_it_was_measured_on(monkeypatch, machine, known):
+    monkeypatch.setattr(devices.platform, "machine", lambda: machine)
+    held = torch.backends.mkldnn.is_available()
+    assert devices.has_onednn.__wrapped__() is (known and held)

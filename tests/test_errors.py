@@ -1,8 +1,9 @@
-"""Every error is one line."""
+"""Every error is one line; warnings about texts are counted and come once a run."""
 
 import logging
 import os
 import pickle
+from contextlib import suppress
 
 import pytest
 
@@ -13,11 +14,15 @@ from transduct.errors import (
     TransductError,
     UnknownKey,
     WrongData,
+    count_unknown,
+    count_warning,
+    counted_on_success,
     needing,
     no_model,
     placing,
     require,
     rewording,
+    warned_once,
 )
 
 
@@ -153,3 +158,62 @@ def test_where_no_model_is_the_nearest_folder_is_named(tmp_path):
         assert str(no_model(tmp_path / name)) == f"{tmp_path / name}: {said}"
     os.mkfifo(tmp_path / "pipe")
     assert ": no folder; give a run" in str(no_model(tmp_path / "pipe"))
+
+
+# warnings
+
+
+def test_a_run_says_once_what_is_unknown(caplog):
+    with warned_once() as found:
+        count_unknown([["€"], [], ["&", "€"]])
+        count_unknown([["€"]])
+        assert not caplog.records
+    assert (found.texts, found.lost.total()) == (3, 4)
+    assert [record.getMessage() for record in caplog.records] == [
+        "4 unknown characters or words in 3 texts, which the model cannot read: '€' '&'"
+    ]
+
+
+def test_a_call_alone_says_it_at_once_and_what_is_known_says_nothing(caplog):
+    count_unknown([[], []])
+    with warned_once(quiet=True):
+        count_unknown([["€"]])
+    assert not caplog.records
+    count_unknown([["€"]])
+    assert "1 unknown characters or words in 1 texts" in caplog.text
+
+
+def test_of_many_the_most_frequent_are_shown(caplog):
+    count_unknown([list("aabcdefghijk")])
+    assert caplog.text.rstrip().endswith("read: 'a' 'b' 'c' 'd' 'e' 'f' 'g' 'h' ...")
+
+
+def test_other_things_to_say_of_texts_are_counted_too(caplog):
+    with warned_once(quiet=True):
+        for cut in (1, 0, 2):
+            count_warning("%d of %d texts are empty", cut, 4)
+        count_warning("%d of %d texts are too long", 0, 9)
+        count_warning("%d texts are cut; the first of", 2, first="9 tokens")
+        count_warning("%d texts are cut; the first of", 1, first="7 tokens")
+        count_warning("%d texts are odd; the first of", 1, first="3 tokens")
+        assert not caplog.records
+    assert caplog.messages == [
+        "3 of 12 texts are empty",
+        "3 texts are cut; the first of 9 tokens",
+        "a text of 3 tokens",
+    ]
+
+
+def test_what_will_be_read_again_is_not_counted(caplog):
+    with warned_once() as found:
+        with suppress(ZeroDivisionError), counted_on_success():
+            count_unknown([["€"]])
+            count_warning("%d of %d texts are empty", 1, 1)
+            raise ZeroDivisionError
+        assert (found.texts, found.counts) == (0, {})
+        with counted_on_success():
+            count_unknown([["€"]])
+        assert found.texts == 1
+    with counted_on_success():
+        count_warning("%d of %d texts are empty", 1, 1)
+    assert caplog.messages[1:] == ["1 of 1 texts are empty"]

@@ -232,6 +232,15 @@ def made_by_intel() -> bool:
     return "GenuineIntel" in _cpuinfo()
 
 
+@cache
+def has_onednn() -> bool:
+    """Whether PyTorch can multiply by oneDNN, on x86-64."""
+    import torch
+
+    known = platform.machine().lower() in ("x86_64", "amd64")
+    return known and bool(torch.backends.mkldnn.is_available())
+
+
 def peak_memory() -> int:
     """Peak memory in bytes: of the GPU if this process uses one, otherwise the process's resident
     set."""

@@ -1,10 +1,13 @@
-"""The errors a user sees; each message says what was found, what was expected and what to do."""
+"""The errors a user sees; each message says what was found, what was expected and what to do. And
+the warnings about the texts of a run, which are counted and come once."""
 
 import errno
 import logging
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +16,9 @@ from typing import Any, Self
 # Characters that a terminal obeys instead of showing: control characters, save the tab and the line
 # feed, and those that change the direction of the text behind them.
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+SHOWN = 8  # of what is unknown, the most frequent first
+log = logging.getLogger("transduct")  # the one logger of the package
 
 
 def visible(text: object) -> str:
@@ -26,7 +32,7 @@ def _visible_record(record: logging.LogRecord) -> bool:
     return True
 
 
-logging.getLogger("transduct").addFilter(_visible_record)  # the one logger of the package
+log.addFilter(_visible_record)
 
 
 def _line(text: str) -> str:
@@ -206,3 +212,101 @@ def disk_error(path: Path, error: OSError) -> TransductError:
     return TransductError(
         f"{path}: cannot be written ({error.strerror or error}); choose another place"
     )
+
+
+class TextWarnings:
+    """What the vocabulary lacks of the texts of a run, and other warnings about them.
+
+    Attributes:
+        texts: how many texts hold something unknown.
+        lost: characters, or words of a vocabulary of words, and how often each came.
+        counts: by message, the numbers in it, and what to report of the first text.
+    """
+
+    def __init__(self) -> None:
+        self.texts, self.lost = 0, Counter[str]()
+        self.counts: dict[str, tuple[list[int], str]] = {}
+
+    def add(self, lost: Sequence[Sequence[str]]) -> None:
+        """Count what each text has lost."""
+        for each in lost:
+            self.texts += bool(each)
+            self.lost.update(each)
+
+    def count(self, message: str, numbers: Sequence[int], first: str = "") -> None:
+        """Count texts of which a message holds, such as "%d of %d texts are empty"; one that ends
+        before the report of the `first` text is for several."""
+        before, reported = self.counts.get(message, ([0] * len(numbers), ""))
+        self.counts[message] = [a + b for a, b in zip(before, numbers)], reported or first
+
+    def merge(self, other: "TextWarnings") -> None:
+        """Count what another has counted."""
+        self.texts += other.texts
+        self.lost.update(other.lost)
+        for message, numbers in other.counts.items():
+            self.count(message, *numbers)
+
+    def warn(self, quiet: bool = False) -> None:
+        """Log the warnings; if `quiet`, none of what is unknown."""
+        for message, (numbers, first) in self.counts.items():
+            if first:
+                lead = "a text of" if numbers == [1] else message % tuple(numbers)
+                log.warning("%s %s", lead, first)
+            elif numbers[0]:
+                log.warning(message, *numbers)
+        if self.lost and not quiet:
+            some = [repr(each)[:40] for each, _ in self.lost.most_common(SHOWN)]
+            log.warning(
+                "%d unknown characters or words in %d texts, which the model cannot read: %s",
+                self.lost.total(),
+                self.texts,
+                " ".join(some + ["..."] * (len(self.lost) > SHOWN)),
+            )
+
+
+RUN: ContextVar[TextWarnings | None] = ContextVar("RUN", default=None)
+
+
+@contextmanager
+def _counting() -> Iterator[TextWarnings]:
+    found = TextWarnings()
+    token = RUN.set(found)
+    try:
+        yield found
+    finally:
+        RUN.reset(token)
+
+
+@contextmanager
+def warned_once(quiet: bool = False) -> Iterator[TextWarnings]:
+    """Within this, texts are counted, and the warnings come at the end; what is unknown unless
+    `quiet`."""
+    with _counting() as found:
+        try:
+            yield found
+        finally:
+            found.warn(quiet)
+
+
+@contextmanager
+def counted_on_success() -> Iterator[TextWarnings]:
+    """Within this, texts are counted, unless it raises: then they will be read again."""
+    with _counting() as found:
+        yield found
+    outer = RUN.get()
+    if outer is None:
+        found.warn()
+    else:
+        outer.merge(found)
+
+
+def count_unknown(lost: Sequence[Sequence[str]]) -> None:
+    """Count what each text has lost; outside of `warned_once`, warn at once."""
+    with counted_on_success() as found:
+        found.add(lost)
+
+
+def count_warning(message: str, *numbers: int, first: str = "") -> None:
+    """Count texts of which a message holds; see `TextWarnings.count`."""
+    with counted_on_success() as found:
+        found.count(message, numbers, first)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from tests.blocks.test_attention import copied
 from tests.helpers import gradients, randomise
 from transduct.blocks.attention import Ancestry, KVCache, MultiHeadAttention
+from transduct.blocks.linear import Linear
 from transduct.blocks.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -16,6 +17,7 @@ from transduct.blocks.transformer import (
     Residual,
     final_norm,
     initialise,
+    is_exactly,
     make_norm,
 )
 from transduct.segments import Segments, flatten, pad
@@ -176,3 +178,15 @@ def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
             bound = (6 / sum(part.weight.shape)) ** 0.5
             assert 0.8 * bound < float(part.weight.detach().abs().max()) <= bound
             assert not part.bias.any()
+
+
+def test_a_module_with_hooks_or_methods_of_its_own_is_not_exactly_its_class():
+    assert is_exactly(Linear(2, 2), nn.LayerNorm, Linear)
+    assert not is_exactly(Linear(2, 2), nn.Linear), "a subclass"
+    assert not is_exactly(None, Linear)
+    changed = [Linear(2, 2) for _ in range(4)]
+    changed[0].register_forward_hook(lambda *_: None)
+    changed[1].register_forward_pre_hook(lambda *_: None)
+    changed[2].forward = torch.tanh
+    nn.utils.parametrize.register_parametrization(changed[3], "weight", nn.Identity())
+    assert not any(is_exactly(each, Linear) for each in changed)

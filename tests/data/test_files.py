@@ -1,24 +1,14 @@
 """Files are opened and decompressed whole or refused by name, and broken ones are counted."""
 
-import lzma
 import os
-from threading import Thread
 from unicodedata import normalize
 
 import numpy as np
 import pytest
 
-from tests.data.conftest import compress
 from tests.refusals import refusal
 from transduct.data import files
-from transduct.data.files import (
-    Refused,
-    names_of,
-    opened,
-    pack,
-    require_files,
-    unpack,
-)
+from transduct.data.files import Refused, names_of, pack, require_files, unpack
 from transduct.data.recordings import SoundSource
 from transduct.data.sources import DataConfig, TextSource
 from transduct.errors import MissingExtra, TransductError
@@ -33,88 +23,11 @@ def test_sources_name_their_files():
     assert names_of(sources) == ["a.tar", "a.tsv", "b.tsv", "c", "d"]
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
-def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
-    (tmp_path / f"a{ending}").touch()
-    with (
-        refusal(rf"a\{ending}: cannot be read \(it .*\); fetch or write the file again"),
-        opened(tmp_path / f"a{ending}") as stream,
-    ):
-        stream.read()
-
-
-def test_a_window_that_is_not_read_is_said_with_the_remedy(tmp_path):
-    # what `zstd --long=31` makes of a pipe that says "line": its window is 2 GiB
-    (tmp_path / "a.zst").write_bytes(bytes.fromhex("28b52ffd04a82900006c696e650ac9d5a782"))
-    unpack = r"unpack it first, with: zstd -d --long=31 .*a\.zst$"
-    with (
-        refusal(f"a window of more than 128 MiB, .*; {unpack}"),
-        opened(tmp_path / "a.zst") as stream,
-    ):
-        stream.read()
-
-
-@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
-def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
-    path, text = tmp_path / f"a.txt{ending}", b"line\n" * 100_000
-    content = compress(text, ending)
-    os.mkfifo(path)
-    writer = Thread(target=path.write_bytes, args=[content * 2], daemon=True)
-    writer.start()
-    with opened(path) as file:
-        assert file.read() == text * 2
-    writer.join()
-
-
-@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
-def test_a_file_comes_line_by_line(tmp_path, ending):
-    lines = [b"%d\n" % number for number in range(5000)]
-    (tmp_path / f"a{ending}").write_bytes(compress(b"".join(lines), ending))
-    with opened(tmp_path / f"a{ending}") as file:
-        assert list(file) == lines
-
-
 def test_a_library_that_is_missing_is_no_files_fault():
     refused = Refused("skip")
     with pytest.raises(MissingExtra, match="Pillow is not installed"), refused.each():
         raise MissingExtra("Pillow is not installed")
     assert not refused.errors
-
-
-ONE, TWO = b"one" * 3000, b"two"
-STREAMS = [lzma.compress(ONE), lzma.compress(TWO)]
-
-
-@pytest.mark.parametrize("block", [1, 7, 1 << 20])
-@pytest.mark.parametrize("padding", [0, 4, 4096])
-def test_an_xz_file_is_read_beyond_its_first_stream(tmp_path, monkeypatch, block, padding):
-    monkeypatch.setattr(files, "BLOCK", block)
-    path = tmp_path / "a.xz"
-    path.write_bytes(bytes(padding).join([*STREAMS, b""]))
-    with opened(path) as stream:
-        assert stream.read() == ONE + TWO
-        assert stream.read() == b""
-
-
-@pytest.mark.parametrize(
-    "between, second, reason",
-    [
-        (b"", b"garbage" * 2, "Input format not supported by decoder"),
-        (bytes(4), b"\xfd" + STREAMS[1][2:], "Input format not supported by decoder"),
-        (bytes(3), STREAMS[1], "found 3 bytes of padding, expected a multiple of 4"),
-        (bytes(5), b"", "found 5 bytes of padding, expected a multiple of 4"),
-        (bytes(4), STREAMS[1][:-9], "it ends before its end is marked"),
-        (bytes(4), STREAMS[1][:3], "it ends before its end is marked"),
-    ],
-)
-def test_what_follows_an_xz_stream_and_is_none_is_refused(tmp_path, between, second, reason):
-    path = tmp_path / "a.xz"
-    path.write_bytes(STREAMS[0] + between + second)
-    with (
-        refusal(rf"a\.xz: cannot be read \({reason}\); fetch or write the file again"),
-        opened(path) as stream,
-    ):
-        stream.read()
 
 
 def test_files_that_a_recipe_names_are_looked_for(tmp_path):

@@ -4,7 +4,9 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import random
+from threading import Thread
 from unicodedata import normalize
 
 import pytest
@@ -13,8 +15,9 @@ from tests.data.conftest import compress, write_bytes
 from tests.refusals import refusal
 from transduct.data import lines as module
 from transduct.data.archives import read_members
-from transduct.data.files import require_file, stored
-from transduct.data.lines import LongLine, read_lines
+from transduct.data.files import require_file
+from transduct.data.lines import LongLine, ending_of, kind_of, opened, read_lines, refuse, stored
+from transduct.errors import TransductError
 
 
 @pytest.mark.parametrize("block", [1, 2, 1 << 20])
@@ -148,3 +151,133 @@ def test_a_file_is_found_in_either_form_of_unicode(tmp_path):
         assert stored(folder / asked / "none") == folder / held / "none"
         with refusal(r"none: no such file"):
             require_file((folder / asked).parent / "none")
+
+
+# compressed files
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
+    (tmp_path / f"a{ending}").touch()
+    with (
+        refusal(rf"a\{ending}: cannot be read \(it .*\); fetch or write the file again"),
+        opened(tmp_path / f"a{ending}") as stream,
+    ):
+        stream.read()
+
+
+def test_a_window_that_is_not_read_is_said_with_the_remedy(tmp_path):
+    # what `zstd --long=31` makes of a pipe that says "line": its window is 2 GiB
+    (tmp_path / "a.zst").write_bytes(bytes.fromhex("28b52ffd04a82900006c696e650ac9d5a782"))
+    unpack = r"unpack it first, with: zstd -d --long=31 .*a\.zst$"
+    with (
+        refusal(f"a window of more than 128 MiB, .*; {unpack}"),
+        opened(tmp_path / "a.zst") as stream,
+    ):
+        stream.read()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
+def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
+    path, text = tmp_path / f"a.txt{ending}", b"line\n" * 100_000
+    content = compress(text, ending)
+    os.mkfifo(path)
+    writer = Thread(target=path.write_bytes, args=[content * 2], daemon=True)
+    writer.start()
+    with opened(path) as file:
+        assert file.read() == text * 2
+    writer.join()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
+def test_a_file_comes_line_by_line(tmp_path, ending):
+    lines = [b"%d\n" % number for number in range(5000)]
+    (tmp_path / f"a{ending}").write_bytes(compress(b"".join(lines), ending))
+    with opened(tmp_path / f"a{ending}") as file:
+        assert list(file) == lines
+
+
+ONE, TWO = b"one" * 3000, b"two"
+STREAMS = [lzma.compress(ONE), lzma.compress(TWO)]
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+@pytest.mark.parametrize("padding", [0, 4, 4096])
+def test_an_xz_file_is_read_beyond_its_first_stream(tmp_path, monkeypatch, block, padding):
+    monkeypatch.setattr(module, "BLOCK", block)
+    path = tmp_path / "a.xz"
+    path.write_bytes(bytes(padding).join([*STREAMS, b""]))
+    with opened(path) as stream:
+        assert stream.read() == ONE + TWO
+        assert stream.read() == b""
+
+
+@pytest.mark.parametrize(
+    "between, second, reason",
+    [
+        (b"", b"garbage" * 2, "Input format not supported by decoder"),
+        (bytes(4), b"\xfd" + STREAMS[1][2:], "Input format not supported by decoder"),
+        (bytes(3), STREAMS[1], "found 3 bytes of padding, expected a multiple of 4"),
+        (bytes(5), b"", "found 5 bytes of padding, expected a multiple of 4"),
+        (bytes(4), STREAMS[1][:-9], "it ends before its end is marked"),
+        (bytes(4), STREAMS[1][:3], "it ends before its end is marked"),
+    ],
+)
+def test_what_follows_an_xz_stream_and_is_none_is_refused(tmp_path, between, second, reason):
+    path = tmp_path / "a.xz"
+    path.write_bytes(STREAMS[0] + between + second)
+    with (
+        refusal(rf"a\.xz: cannot be read \({reason}\); fetch or write the file again"),
+        opened(path) as stream,
+    ):
+        stream.read()
+
+
+# files with a structure
+
+
+STARTS = {
+    "a.tmx": (b'<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "x">\n<tmx version="1.4">', ".tmx"),
+    "a.xliff": (b'<xliff version="2.0">', ".xlf"),
+    "a.po": (b'# by\n\nmsgid ""\nmsgstr ""\n', ".po"),
+    "a.pot": (b'msgctxt "menu"\nmsgid "a"\n', ".po"),
+    "a.srt": (b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\n", ".srt"),
+    "a.vtt": (b"WEBVTT - a title\n\n", ".vtt"),
+    "a.HTML": (b"<!-- c -->\n<!DOCTYPE html><p>", ".html"),
+    "a.htm": (b"<html lang=en>", ".html"),
+    "a.json": (b'[\n {"de": 1}', ".json"),
+    "a.jsonl": (b'{"de": 1}\n', ".jsonl"),
+    "a.csv": (b"de,en\n", ".csv"),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_kind_is_that_of_ending_and_content(name):
+    start, kind = STARTS[name]
+    assert kind_of(name, start) == kind_of(f"{name}.gz", start) == kind
+    assert kind_of(None, start) == ("" if kind == ".csv" else kind)
+    assert kind_of("a.txt", start) == kind_of(name, b"A line\nof text\n") == ""
+    with pytest.raises(TransductError, match=r"x: found .*, expected lines of text; .*; forced"):
+        refuse("x", kind, "; forced")
+    refuse("x", "")
+
+
+def test_a_part_of_a_page_is_known_by_its_name_alone():
+    assert [kind_of(name, b"\n<p>One.</p>") for name in ("a.html", None)] == [".html", ""]
+    assert kind_of("a.html", b"a < b") == ""
+
+
+def test_json_on_several_lines_in_a_pipe_is_no_list_of_lines():
+    assert kind_of(None, b'{\n "a": "b"\n}\n') == ".json"
+    assert kind_of(None, b'{"a": "b"}\n') == kind_of("a.jsonl", b'{\n "a": "b"\n}\n') == ".jsonl"
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"1\n", b"[1] See below.\n", b"{a} b\n", b"<b>a</b>\n", b"msgid a"]
+)
+def test_lines_of_text_in_a_pipe_are_no_structure(start):
+    assert kind_of(None, start) == ""
+
+
+def test_the_ending_is_that_before_the_compression():
+    assert [ending_of(each) for each in ("a.PO.xz", "a.b", "a", "x.gz")] == [".po", ".b", "", ""]

@@ -10,9 +10,9 @@ import pytest
 
 from tests.formats.unmarked import translated
 from tests.refusals import refusal
+from transduct.data.lines import PACKED, kind_of, named_kind
 from transduct.formats import documents
 from transduct.formats.documents import FORMATS, OF_TRANSLATORS, Document, encoding_of
-from transduct.formats.kinds import PACKED, kind_of, named_kind
 from transduct.formats.marked import plain
 
 FILES = sorted(

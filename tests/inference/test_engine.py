@@ -26,11 +26,11 @@ from transduct.inference.engine import (
     running_batch,
     score,
 )
-from transduct.inference.fused import prepare
 from transduct.inference.running import Running
 from transduct.inference.settings import PAGE, DecodingConfig, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
+from transduct.predictors.model_directory import prepare
 
 SOURCES = [[5, 6, END], [7, END], [END], [3, 4, 5, 6, 7, END], [8, 9, END]]
 CPU = torch.device("cpu")

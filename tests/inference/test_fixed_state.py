@@ -7,8 +7,13 @@ import pytest
 import torch
 
 from tests.helpers import randomise
-from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
-from transduct.blocks.caches import Ancestry, KVCache, Memory
+from transduct.blocks.attention import (
+    Ancestry,
+    AttentionPositions,
+    KVCache,
+    Memory,
+    MultiHeadAttention,
+)
 from transduct.inference import fixed_state
 from transduct.inference.fixed_state import FixedAncestry, FixedCache, FixedMemory
 

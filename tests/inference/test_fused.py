@@ -8,19 +8,13 @@ import pytest
 import torch
 
 from tests.changes import CHANGES, OF_ROTARY
-from tests.helpers import BEGIN, END, PLACES, SIZE, compiled, tiny, tokens_of
-from transduct.blocks.embeddings import PositionVectors, narrowed
+from tests.helpers import BEGIN, END, SIZE, compiled, tiny, tokens_of
+from transduct.blocks.embeddings import narrowed
 from transduct.blocks.transformer import Decoder, Encoder
-from transduct.functional.positions import LENGTH_DEPENDENT
 from transduct.inference import engine, fused
-from transduct.inference.fused import FusedDecoder, FusedEncoder, fuse, prepare
-from transduct.inference.packed import (
-    PackedLinear,
-    fuse_projections,
-    pack_layers,
-    remember_positions,
-)
-from transduct.inference.quantised import QuantisedLinear, pack_quantised, quantise
+from transduct.inference.fused import FusedDecoder, FusedEncoder, fuse
+from transduct.inference.packed import pack_layers
+from transduct.inference.quantised import pack_quantised, quantise
 from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu, cpu_search
 from transduct.models import bert, detr, speech, transformer, vit
@@ -495,57 +489,3 @@ def test_a_hook_on_the_output_table_is_seen(integers):
     plain.output_table.register_forward_hook(lambda _, given, found: 2.0 * found)
     fuse(plain)
     assert not isinstance(plain.decoder, FusedDecoder)
-
-
-# a model made ready
-
-
-def answers(model):
-    """The logits of a few tokens over themselves."""
-    tokens, segments = tokens_of([3, 5])
-    return model.logits(model.decode(tokens, segments, model.encode(tokens, segments), segments))
-
-
-def settle(model):
-    """What `prepare` does for a GPU."""
-    fuse_projections(model)
-    remember_positions(model, torch.float32)
-
-
-@pytest.mark.parametrize("name", CHANGES)
-@torch.no_grad()
-def test_fused_projections_change_no_answer_of_a_changed_model(name):
-    model = tiny()
-    CHANGES[name](model)
-    before = answers(model)
-    settle(model)
-    torch.testing.assert_close(answers(model), before)
-
-
-@pytest.mark.parametrize("scheme, mode", PLACES)
-@torch.no_grad()
-def test_tabulated_positions_change_no_answer(scheme, mode):
-    """In the embeddings and inside attention: two in each of two layers on both sides."""
-    model = tiny(positions=scheme, position_mode=mode, encoder_layers=2, decoder_layers=2)
-    before = answers(model)
-    for _ in range(2):
-        settle(model)
-        torch.testing.assert_close(answers(model), before)
-    assert model.decoder[0].self_attention.query is None
-    vectors = [part for part in model.modules() if isinstance(part, PositionVectors)]
-    inside = scheme not in ("none", "rotary", "alibi", "relative")
-    assert len(vectors) == {"attention": 8}.get(mode, 2) * inside
-    assert {part.table is None for part in vectors} <= {scheme in LENGTH_DEPENDENT}
-
-
-@pytest.mark.parametrize("integers", [False, True], ids=["float32", "8-bit"])
-@torch.inference_mode()
-def test_a_prepared_model_has_the_same_answers(integers):
-    model = tiny()
-    if integers:
-        quantise(model)
-    before = answers(model)
-    prepare(model.train(), torch.device("cpu"), torch.float32)
-    assert not model.training
-    assert type(model.encoder[0].feed_forward.inner) in (PackedLinear, QuantisedLinear)
-    torch.testing.assert_close(answers(model), before, atol=1e-4, rtol=1e-4)

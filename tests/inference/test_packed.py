@@ -6,16 +6,30 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+from tests.changes import CHANGES
 from tests.families import tiny_gpt
 from tests.helpers import BEGIN, END, PLACES, tiny, tokens_of
 from tests.models.test_bert import tiny as tiny_bert
 from tests.models.test_vit import tiny as tiny_vit
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.inference import engine
-from transduct.inference.packed import PackedLinear, PackedTable, exchange, pack_layers
+from transduct.blocks.embeddings import PositionVectors
+from transduct.devices import has_onednn
+from transduct.functional.positions import LENGTH_DEPENDENT
+from transduct.inference import engine, packed
+from transduct.inference.packed import (
+    PackedLinear,
+    PackedTable,
+    exchange,
+    fuse_projections,
+    pack_layers,
+    packed_linear,
+    remember_positions,
+)
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.inference.settings import DecodingConfig
+from transduct.kernels import cpu
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -133,14 +147,40 @@ def test_the_control_other_weights_give_other_answers():
 # layers
 
 
+@pytest.mark.parametrize("way", ["kernels", "oneDNN", "PyTorch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("small", [0, packed.SMALL])
 @torch.inference_mode()
-def test_few_rows_and_many_agree(bias):
-    layer = nn.Linear(48, 40, bias=bias)
-    held, x = PackedLinear(layer), torch.randn(3, 30, 48)
-    torch.testing.assert_close(held(x), layer(x), **NEAR)
+def test_a_packed_layer_gives_the_same_products(monkeypatch, way, dtype, bias, small):
+    if way != "kernels":
+        monkeypatch.setattr(cpu, "library", lambda: None)
+    if way == "PyTorch":
+        monkeypatch.setattr(packed, "has_onednn", lambda: False)
+    monkeypatch.setattr(packed, "SMALL", small)
+    layer = nn.Linear(48, 40, bias=bias).to(dtype)
+    made, x = PackedLinear(layer), torch.randn(3, 30, 48).to(dtype)
+    near = NEAR if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    torch.testing.assert_close(made(x), layer(x), **near)
     for rows in (0, 1, 7, 8, 30):
-        torch.testing.assert_close(held(x[0, :rows]), layer(x[0, :rows]), **NEAR)
+        torch.testing.assert_close(made(x[0, :rows]), layer(x[0, :rows]), **near)
+    if way == "PyTorch":
+        assert torch.equal(made(x), layer(x))
+
+
+def test_float32_goes_to_the_kernels_and_nothing_else_does():
+    made = [
+        packed_linear(torch.randn(4, 8, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)
+    ]
+    assert [isinstance(each, cpu.Packed) for each in made] == [cpu.library() is not None, False]
+
+
+@pytest.mark.skipif(not has_onednn(), reason="PyTorch brings no oneDNN for this processor")
+def test_bfloat16_without_support_by_onednn_uses_pytorch(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)  # not to be called
+    weight, x = torch.randn(4, 8).bfloat16(), torch.randn(3, 8).bfloat16()
+    assert torch.equal(packed_linear(weight)(x), F.linear(x, weight))
 
 
 @torch.inference_mode()
@@ -218,16 +258,42 @@ def test_layers_that_are_quantised_already_stay():
     assert model.output_table is table
 
 
-@pytest.mark.parametrize("scheme", ["sinusoidal", "binary", "learned"])
-@torch.inference_mode()
-def test_position_vectors_are_tabulated(scheme):
-    model = tiny(positions=scheme)
-    other = laid_out(model)
-    places = torch.arange(16)
-    for one, two in (
-        (model.source_embedding, other.source_embedding),
-        (model.target_embedding, other.target_embedding),
-    ):
-        assert two.positions.table.shape == (16, 16)
-        assert torch.equal(one.positions(places, places), two.positions(places, places))
-    assert (model.source_embedding.positions.table is None) == (scheme != "learned")
+# fused projections and tabulated positions
+
+
+def answers(model):
+    """The logits of a few tokens over themselves."""
+    tokens, segments = tokens_of([3, 5])
+    return model.logits(model.decode(tokens, segments, model.encode(tokens, segments), segments))
+
+
+def settle(model):
+    """What `prepare` does for a GPU."""
+    fuse_projections(model)
+    remember_positions(model, torch.float32)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@torch.no_grad()
+def test_fused_projections_change_no_answer_of_a_changed_model(name):
+    model = tiny()
+    CHANGES[name](model)
+    before = answers(model)
+    settle(model)
+    torch.testing.assert_close(answers(model), before)
+
+
+@pytest.mark.parametrize("scheme, mode", PLACES)
+@torch.no_grad()
+def test_tabulated_positions_change_no_answer(scheme, mode):
+    """In the embeddings and inside attention: two in each of two layers on both sides."""
+    model = tiny(positions=scheme, position_mode=mode, encoder_layers=2, decoder_layers=2)
+    before = answers(model)
+    for _ in range(2):
+        settle(model)
+        torch.testing.assert_close(answers(model), before)
+    assert model.decoder[0].self_attention.query is None
+    vectors = [part for part in model.modules() if isinstance(part, PositionVectors)]
+    inside = scheme not in ("none", "rotary", "alibi", "relative")
+    assert len(vectors) == {"attention": 8}.get(mode, 2) * inside
+    assert {part.table is None for part in vectors} <= {scheme in LENGTH_DEPENDENT}

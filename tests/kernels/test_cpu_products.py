@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from tests.helpers import gradients
 from transduct import devices
 from transduct.kernels import cpu, cpu_products
-from transduct.kernels.cpu_products import FEWEST, add_product, linear, packed_linear, product
+from transduct.kernels.cpu_products import FEWEST, add_product, linear, product
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 FASTER, SPLITS = cpu_products._faster.__wrapped__, cpu_products._splits
@@ -18,7 +18,7 @@ amx = pytest.mark.skipif(
     not SPLITS(), reason="the processor has no AMX for bfloat16, or the kernel is not compiled"
 )
 onednn = pytest.mark.skipif(
-    not cpu_products._onednn(), reason="PyTorch brings no oneDNN for this processor"
+    not devices.has_onednn(), reason="PyTorch brings no oneDNN for this processor"
 )
 SHAPES = [
     (0, 16, 8),
@@ -36,7 +36,7 @@ SHAPES = [
 @pytest.fixture(autouse=True)
 def preferred(monkeypatch):
     """Tests oneDNN whatever the processor."""
-    monkeypatch.setattr(cpu_products, "_faster", cpu_products._onednn)
+    monkeypatch.setattr(cpu_products, "_faster", devices.has_onednn)
     monkeypatch.setattr(cpu_products, "_splits", lambda: False)
 
 
@@ -49,7 +49,6 @@ def splits(monkeypatch):
 
 @pytest.fixture
 def without_onednn(monkeypatch):
-    monkeypatch.setattr(cpu_products, "_onednn", lambda: False)
     monkeypatch.setattr(cpu_products, "_faster", lambda: False)
     monkeypatch.setattr(cpu, "library", lambda: None)
 
@@ -101,7 +100,6 @@ def test_without_the_library_all_is_torchs(without_onednn, calls, rows, width, o
     assert_same(linear(*given), F.linear(*given), given, atol=0.0, rtol=0.0)
     if isinstance(rows, int):
         assert torch.equal(product(*given[:2]), F.linear(*given[:2]))
-    assert torch.equal(packed_linear(*given[1:])(given[0]), F.linear(*given))
     assert not calls
 
 
@@ -191,47 +189,6 @@ def test_only_gradients_that_are_needed_are_computed(calls, wanted):
     assert len(calls) == 1 + (0 in wanted) + (1 in wanted)
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["oneDNN", "kernels"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [1, 7, (2, 50)], ids=str)
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("small", [0, cpu_products.SMALL])
-@torch.no_grad()
-def test_a_packed_matrix_gives_the_same_product(monkeypatch, own, dtype, rows, bias, small):
-    if not own:
-        monkeypatch.setattr(cpu, "library", lambda: None)
-    monkeypatch.setattr(cpu_products, "SMALL", small)
-    given = tensors(rows, 80, 90, bias, dtype)
-    found = packed_linear(*given[1:])(given[0])
-    near = NEAR if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, F.linear(*given), **near)
-
-
-def test_float32_goes_to_the_kernels_and_nothing_else_does():
-    packed = [
-        packed_linear(torch.randn(4, 8, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)
-    ]
-    assert [isinstance(each, cpu.Packed) for each in packed] == [cpu.library() is not None, False]
-
-
-@onednn
-def test_bfloat16_without_support_by_onednn_uses_pytorch(monkeypatch):
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)  # not to be called
-    weight, x = torch.randn(4, 8).bfloat16(), torch.randn(3, 8).bfloat16()
-    assert torch.equal(packed_linear(weight)(x), F.linear(x, weight))
-
-
-@pytest.mark.parametrize(
-    "machine, known", [("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)]
-)
-def test_onednn_is_used_on_processors_it_was_measured_on(monkeypatch, machine, known):
-    monkeypatch.setattr(cpu_products.platform, "machine", lambda: machine)
-    held = torch.backends.mkldnn.is_available()
-    assert cpu_products._onednn.__wrapped__() is (known and held)
-
-
 @pytest.mark.parametrize(
     "maker, faster", [("GenuineIntel", False), ("AuthenticAMD", True), (None, True)]
 )
@@ -242,7 +199,7 @@ def test_onednn_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, fa
     monkeypatch.setattr(devices, "PROCESSOR", about)
     assert devices.made_by_intel.__wrapped__() is (maker == "GenuineIntel")
     monkeypatch.setattr(cpu_products, "made_by_intel", devices.made_by_intel.__wrapped__)
-    assert FASTER() is (faster and cpu_products._onednn())
+    assert FASTER() is (faster and devices.has_onednn())
 
 
 # our kernel

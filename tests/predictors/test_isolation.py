@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from transduct.data.text_warnings import count_unknown, warned_once
-from transduct.errors import MissingExtra, TransductError
+from transduct.errors import MissingExtra, TransductError, count_unknown, warned_once
 from transduct.predictors.isolation import growing, isolate_failures, of_input
 
 

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from tests.refusals import refusal
-from transduct.data.tokenizer import Tokenizer
-from transduct.predictors.languages import Languages, SpecialTokens, special_tokens_of
+from transduct.data.tokenizer import SpecialTokens, Tokenizer
+from transduct.predictors.languages import Languages, special_tokens_of
 
 WORDS = SimpleNamespace(id_of={"<en>": 7, "<ko>": 8, "<pad>": 9}.get, encode=lambda texts: [[5, 6]])
 PREFIXED = Languages(["en", "ko"], before=["<{from}>"], begin=["<{to}>"])

@@ -17,8 +17,8 @@ from transduct.decoding.search import pause
 from transduct.errors import TransductError
 from transduct.inference import engine, running
 from transduct.inference.engine import Cohorts
-from transduct.inference.fused import prepare
 from transduct.inference.running import Running
+from transduct.predictors.model_directory import prepare
 from transduct.serving import jobs
 from transduct.serving.batcher import AT_ONCE, LONGEST_ADVICE, Batcher, Full
 from transduct.serving.jobs import Job

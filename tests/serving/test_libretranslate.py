@@ -15,9 +15,9 @@ from libretranslatepy import LibreTranslateAPI
 import transduct
 from tests.formats.test_markup import tags_of
 from tests.interfaces.clients import service_of, serving
+from transduct.data.lines import named_kind
 from transduct.errors import TransductError
 from transduct.formats.documents import Document
-from transduct.formats.kinds import named_kind
 from transduct.serving import downloads
 
 REQUESTS = sorted(Path(__file__).with_name("requests").glob("*.json"))

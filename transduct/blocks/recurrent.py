@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.caches import Memory
+from transduct.blocks.attention import Memory
 from transduct.blocks.linear import Linear
 from transduct.functional.attention import additive_scores, dot_scores, general_scores, padding_bias
 from transduct.functional.dropout import dropout

@@ -13,8 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState, PromptState
+from transduct.blocks.attention import (
+    Ancestry,
+    KVCache,
+    Memory,
+    MemoryState,
+    MultiHeadAttention,
+    PromptState,
+)
 from transduct.blocks.embeddings import Embedding, project
 from transduct.blocks.linear import Linear
 from transduct.functional.dropout import activation_dropout, add_dropout, dropout
@@ -348,3 +354,15 @@ def initialise(module: nn.Module) -> None:
             nn.init.xavier_uniform_(part.weight)
             if part.bias is not None:
                 torch.nn.init.zeros_(part.bias)
+
+
+def is_exactly(module: Any, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its
+    own.
+
+    What replaces readable layers asks this first, because a subclass may compute anything.
+    """
+    if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    methods = vars(type(module))  # found by a loop, which a compiler follows
+    return not any(name in methods for name in vars(module))

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from transduct.bulk.engines import chosen
 from transduct.bulk.shards import compressed
-from transduct.data.files import Refused, in_words, opened, require_files
+from transduct.data.files import Refused, in_words, require_files
 from transduct.data.filters import Filters, Seen, Unfit, hashes_of_pairs, reasons_of, sides_of
+from transduct.data.lines import ending_of, opened
 from transduct.data.places import is_address, path_of
 from transduct.data.quality import PERMUTATIONS, near_duplicates, signatures_of
 from transduct.data.replacements import changed
@@ -27,7 +28,6 @@ from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
 from transduct.data.splits import Split, splits_of
 from transduct.data.text import nothing_in, read_part
 from transduct.errors import require
-from transduct.formats.kinds import ending_of
 from transduct.predictors.base import model_directory
 from transduct.predictors.likelihood import DualCrossEntropy
 from transduct.storage import new_directory, require_absent, write_file

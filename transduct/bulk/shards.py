@@ -23,12 +23,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from transduct.data.files import opened
-from transduct.data.lines import read_lines
+from transduct.data.lines import PACKED, TRANSLATED, ending_of, named_kind, opened, read_lines
 from transduct.data.sources import COMPRESSIONS
 from transduct.errors import TransductError, disk_error, require, rewording
 from transduct.formats import documents
-from transduct.formats.kinds import PACKED, TRANSLATED, ending_of, named_kind
 from transduct.storage import remove, sync
 
 SIZE = 4 << 20  # bytes of text in a shard, to the end of a line

@@ -17,9 +17,9 @@ import numpy as np
 from transduct.data.archives import read_members
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
-from transduct.data.files import Refused, composed, pack, unpack
+from transduct.data.files import Refused, pack, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
-from transduct.data.lines import LongLine, check_text, numbered, read_lines
+from transduct.data.lines import LongLine, check_text, composed, numbered, read_lines
 from transduct.data.samples import find_corpus
 from transduct.errors import TransductError, placing, require, rewording
 from transduct.records import AtLeastOne, Checked, refuse_if

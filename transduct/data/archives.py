@@ -9,19 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transduct.data.files import (
+from transduct.data.files import files_below
+from transduct.data.lines import (
     SHORT,
-    START,
+    SIGNATURE,
     TAR,
     UNPACK,
     composed,
     compression,
-    files_below,
-    kind_of,
     opened,
     readable,
     stored,
-)  # fmt: skip
+    unlike_text,
+)
 from transduct.errors import TransductError, require, rewording
 
 Content = Callable[[], bytes]
@@ -103,7 +103,7 @@ def _kind(path: Path) -> str | None:
     if compression(path) in SHORT.values() or not path.is_file():
         return None
     with path.open("rb") as file:
-        found = kind_of(file.read(START))
+        found = unlike_text(file.read(SIGNATURE))
         return found[0] if found and found[1] == UNPACK and found[0] != TAR else None
 
 

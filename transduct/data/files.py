@@ -1,24 +1,17 @@
-"""The files of a recipe: found, opened and decompressed; what is refused is named."""
+"""The files of a recipe: found, or refused by name; and examples that are left out because they are
+damaged."""
 
-import gzip
-import io
-import lzma
 import os
-import re
 import stat
-import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
-from unicodedata import normalize
+from typing import Annotated, Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
+from transduct.data.lines import NO_FILE, STDIN, composed, readable, stored
 from transduct.data.places import identity, is_address, matching
 from transduct.errors import MissingExtra, TransductError, placing, require, rewording
 from transduct.records import Checked, Range, refuse_if
@@ -26,34 +19,9 @@ from transduct.records import Checked, Range, refuse_if
 Policy = Literal["stop", "skip"]
 Notify = Callable[[str], None]
 NAMED = 10  # refused files listed by name; the rest are counted
-BLOCK = 1 << 20
 # How often an epoch shows a corpus: a larger number would make a plan that fits no memory.
 Weight = Annotated[float, Range(above=0, most=1000, why="to leave a corpus out, do not list it")]
 Workers = Annotated[int, Range(0, 256)]  # a typo must not start a million processes
-STDIN = "-"
-NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
-# endings of tar archives -> those of their compression
-SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}
-UNPACK, EXPORT = "name it so or unpack it", "save it as plain text (UTF-8)"
-TAR = "a tar archive"
-STARTS = (  # the first bytes of a file, its format, and what to do where text is expected
-    (rb"\x1f\x8b", "gzip", UNPACK), (rb"\xfd7zXZ", "xz", UNPACK),
-    (rb"\x28\xb5\x2f\xfd", "zstandard", UNPACK),
-    (rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38)", "bzip2", UNPACK),
-    (rb"PK(\x03\x04|\x05\x06)(?!.{26}(word|xl|ppt|_rels|mimetype|\[Con))", "a zip archive",
-     UNPACK),
-    (rb"PK\x03\x04", "an Office document", EXPORT),
-    (rb"\xd0\xcf\x11\xe0", "an Office document", EXPORT),
-    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK), (rb"Rar!\x1a\x07", "a rar archive", UNPACK),
-    (rb".{257}ustar", TAR, UNPACK), (rb"\{\\rtf1", "an RTF document", EXPORT),
-    (rb"%PDF-[12]\.", "a PDF document", EXPORT),
-    (rb"PAR1", "a Parquet file", "give it as pairs, named .parquet"),
-    (rb"(\x89PNG|\xff\xd8\xff|GIF8[79]a|II\*\0|MM\0\*)", "a picture", EXPORT),
-    (rb"(RIFF.{4}WAVE|fLaC|OggS\0|ID3[\2-\4]\0)", "a sound", EXPORT),
-)  # fmt: skip
-# what the readers of compressed files raise
-DAMAGE = (OSError, EOFError, UnicodeEncodeError, zlib.error, lzma.LZMAError, pa.ArrowException)
-START = 262  # bytes that tell the format
 WORDS_AT_ONCE = 1 << 22  # 32-bit words of packed pictures or sounds in one chunk
 
 
@@ -126,24 +94,6 @@ def corpora(data: Any) -> list[Any]:
     return [*data.train, *filter(None, (data.valid, data.test))]
 
 
-def composed(text: str) -> str:
-    """A name or label in NFC. Normalise both before comparing: macOS stores names
-    decomposed."""
-    return text if text.isascii() else normalize("NFC", text)
-
-
-def stored(path: Path) -> Path:
-    """A path as the disk spells it, where it has another Unicode form there; else as it is."""
-    if str(path).isascii() or os.path.lexists(path):
-        return path
-    parent = stored(path.parent)
-    with suppress(OSError):
-        for entry in parent.iterdir():
-            if composed(entry.name) == composed(path.name):
-                return entry
-    return parent / path.name
-
-
 def composed_labels(labels: Sequence[str]) -> list[str]:
     """The labels of a model in NFC; as they are if it tells two forms of one apart."""
     made = [composed(label) for label in labels]
@@ -153,15 +103,6 @@ def composed_labels(labels: Sequence[str]) -> list[str]:
 def names_of(sources: Iterable[Any]) -> list[str]:
     """The files of all sources, by their names in the recipe."""
     return [name for source in sources for name in source.files()]
-
-
-def kind_of(start: bytes) -> tuple[str, str] | None:
-    """What a file is by its first `START` bytes, and what to do with it where text is expected;
-    None if it may be text."""
-    return next(
-        ((kind, remedy) for first, kind, remedy in STARTS if re.match(first, start, re.DOTALL)),
-        None,
-    )
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -187,105 +128,6 @@ def files_below(folder: Path) -> list[Path]:
                 not loops, "a link back to a folder that contains it; remove it", file=str(link)
             )
     return sorted(found)
-
-
-def compression(path: Path) -> str:
-    """The ending of a file, with the short ones of compressed archives spelled out: ".tgz" is
-    ".gz"."""
-    ending = path.suffix.lower()
-    return SHORT.get(ending, ending)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read its bytes, decompressed according to its ending; "-" is stdin.
-
-    Raises:
-        TransductError: it is missing, a folder, unreadable or damaged; also if reading from it
-            fails.
-    """
-    path, ending = stored(path), compression(path)
-    openers: dict[str, Callable[[Path], Any]] = {
-        ".gz": gzip.open,
-        ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
-        # Arrow's own streams have no lines
-        ".zst": lambda path: io.BufferedReader(
-            pa.CompressedInputStream(pa.PythonFile(path.open("rb"), "r"), "zstd"), BLOCK
-        ),
-    }
-    require(not path.is_dir(), "a folder; name the files in it", file=str(path))
-    if str(path) == STDIN and not path.exists():
-        yield sys.stdin.buffer
-        return
-    try:
-        if ending in (".gz", ".zst") and path.is_file() and not path.stat().st_size:
-            raise EOFError("it is empty")  # their readers take it for compressed nothing
-        with openers.get(ending, partial(open, mode="rb"))(path) as stream:
-            yield stream
-    except FileNotFoundError as error:
-        raise TransductError(NO_FILE, file=str(path)) from error
-    except DAMAGE as error:
-        problem = f"cannot be read ({error}); fetch or write the file again"
-        if "too much memory for decoding" in str(error):
-            problem = (
-                "compressed with a window of more than 128 MiB, the most that is read; unpack it "
-                f"first, with: zstd -d --long=31 {path}"
-            )
-        raise TransductError(problem, file=str(path)) from error
-
-
-class _XzFile(io.RawIOBase):
-    """Reader of .xz files: several streams in a row, with padding between them.
-
-    Python's `lzma` takes padding, and damage at the start of a stream, for the end of the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._stream = lzma.LZMADecompressor()
-        self._rest = b""  # bytes already read of the next stream: a pipe cannot be read twice
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        decompressed = b""
-        while not decompressed and not self._ended:
-            if self._stream.eof:
-                self._next_stream()
-                continue
-            data = b""
-            if self._stream.needs_input:
-                data, self._rest = self._rest or self._file.read(BLOCK), b""
-                if not data:
-                    raise EOFError("it ends before its end is marked")
-            decompressed = self._stream.decompress(data, len(buffer))
-        buffer[: len(decompressed)] = decompressed
-        return len(decompressed)
-
-    def _next_stream(self) -> None:
-        """Go on to the next stream, over padding: zero bytes, a multiple of four."""
-        rest, padding = self._stream.unused_data, 0
-        while block := rest or self._file.read(BLOCK):
-            rest = block.lstrip(b"\0")
-            padding += len(block) - len(rest)
-            if rest:
-                break
-        if padding % 4:
-            raise lzma.LZMAError(f"found {padding} bytes of padding, expected a multiple of 4")
-        self._stream, self._rest = lzma.LZMADecompressor(lzma.FORMAT_XZ), rest
-        self._ended = not rest
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def readable(text: str) -> str:
-    """The text with U+FFFD for its escaped bytes (`surrogateescape`), such as those of a file name
-    in Latin-1."""
-    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def in_words(dropped: Mapping[str, int]) -> str:

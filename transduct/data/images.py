@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from transduct.data.archives import read_members
-from transduct.data.files import Refused, Weight, composed, stored
+from transduct.data.files import Refused, Weight
+from transduct.data.lines import composed, stored
 from transduct.data.tables import in_utf8, tsv_rows
 from transduct.errors import TransductError, needing, placing, require, rewording
 from transduct.records import Checked, Range

@@ -27,8 +27,8 @@ from transduct.data.audio import (
 )
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, unpack
-from transduct.data.lines import numbered, read_lines
+from transduct.data.files import WORDS_AT_ONCE, Refused, pack, unpack
+from transduct.data.lines import composed, numbered, read_lines
 from transduct.data.text import in_chunks
 from transduct.data.transcripts import Transcripts, unlisted
 from transduct.errors import TransductError, placing, require, rewording

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.data.files import opened
-from transduct.data.lines import WHOLE, Span
+from transduct.data.lines import WHOLE, Span, opened
 from transduct.data.places import path_of
 from transduct.data.sources import COMPRESSIONS, TextSource, ending, listed
 

@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from transduct.data.files import composed, opened, readable
 from transduct.data.lines import (
     LONGEST_LINE,
     WHOLE,
     LongLine,
     Span,
     check_text,
+    composed,
     numbered,
+    opened,
     read_lines,
+    readable,
 )
 from transduct.data.sources import DOCUMENTS, TextSource, ending
 from transduct.errors import TransductError, require, rewording

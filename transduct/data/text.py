@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from transduct.data.files import Refused, opened
-from transduct.data.lines import WHOLE, Span, read_lines
+from transduct.data.files import Refused
+from transduct.data.lines import START, WHOLE, Span, kind_of, opened, read_lines, refuse
 from transduct.data.places import path_of
 from transduct.data.replacements import Replacement, changed, changes_of, of_references
 from transduct.data.samples import Pair, generate
@@ -21,7 +21,6 @@ from transduct.data.sources import DOCUMENTS, TextSource, ending, listed
 from transduct.data.tables import Row, in_utf8, parsed, table_rows
 from transduct.data.trees import read_tree
 from transduct.errors import TransductError
-from transduct.formats.kinds import START, kind_of, refuse
 
 Item = TypeVar("Item")
 

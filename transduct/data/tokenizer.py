@@ -455,6 +455,41 @@ class Tokenizer:
         }
 
 
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The tokens around a source, and those with which its output begins, by no choice of the
+    model.
+
+    Attributes:
+        padding, padded: a token that fills a source up to so many tokens, for models that were
+            trained to look at it.
+    """
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
+    padding: int = 0
+    padded: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many tokens of either side it takes."""
+        return max(len(self.before) + len(self.after), len(self.begin))
+
+    def source(self, ids: Sequence[int]) -> list[int]:
+        """The tokens that the encoder reads for a source of these."""
+        row = [*self.before, *ids, Tokenizer.END, *self.after]
+        return row + [self.padding] * (self.padded - len(row))
+
+    @property
+    def first(self) -> list[int]:
+        """What the decoder reads before the first token that it chooses."""
+        return [Tokenizer.BEGIN, *self.begin]
+
+
+NO_SPECIAL_TOKENS = SpecialTokens()
+
+
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """Train a tokenizer on a sample of texts; raises like `Tokenizer.train`."""
     return Tokenizer.train(sample(texts, config.sample), config.kind, config.size, config.dropout)

@@ -13,8 +13,8 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from transduct.data.files import NAMED, Refused, composed, readable
-from transduct.data.lines import numbered, read_lines
+from transduct.data.files import NAMED, Refused
+from transduct.data.lines import composed, numbered, read_lines, readable
 from transduct.data.tables import column_of, csv_cells
 from transduct.errors import TransductError, require
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from transduct.data.lines import MARKDOWN, PACKED, START
 from transduct.errors import TransductError, rewording
 from transduct.formats import markup, office, plain, xml
 from transduct.formats.catalogues import messages
-from transduct.formats.kinds import MARKDOWN, PACKED, START
 from transduct.formats.markdown import blocks
 from transduct.formats.marked import Segment
 from transduct.formats.places import Place, changed

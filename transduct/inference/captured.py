@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.caches import MemoryState
+from transduct.blocks.attention import MemoryState
 from transduct.decoding.filters import Filter, FixedLength, Prefix
 from transduct.decoding.sampling import generators
 from transduct.decoding.search import Hypothesis

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState
+from transduct.blocks.attention import Ancestry, KVCache, Memory, MemoryState
 from transduct.functional.attention import Bias, memory_attention
 from transduct.kernels.triton import trusted
 

@@ -1,10 +1,8 @@
-"""A loaded model made ready for inference, and encoders and decoders that run in one call of the C
-kernels.
+"""Encoders and decoders that run in one call of the C kernels, in place of stacks of packed layers.
 
-`prepare` is the one place that says what replaces the layers of a model. The results do not change,
-up to rounding. On a CPU all layers are packed for the processor, and stacks of layers that the
-kernels know run in one call. For a single sentence or a small model, Python's calls would take most
-of the time. Let N be tokens, R the rows of a running search, D the model width, V the vocabulary.
+The results do not change, up to rounding. For a single sentence or a small model, Python's calls
+would take most of the time. Let N be tokens, R the rows of a running search, D the model width, V
+the vocabulary.
 """
 
 from dataclasses import dataclass
@@ -13,10 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
-from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState
+from transduct.blocks.attention import (
+    Ancestry,
+    AttentionPositions,
+    KVCache,
+    Memory,
+    MemoryState,
+    MultiHeadAttention,
+)
 from transduct.blocks.embeddings import Embedding, PositionVectors
-from transduct.blocks.linear import is_exactly
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     Decoder,
@@ -26,17 +29,12 @@ from transduct.blocks.transformer import (
     EncoderLayer,
     FeedForward,
     Residual,
+    is_exactly,
 )
 from transduct.functional.attention import padding_bias
 from transduct.functional.positions import turns
-from transduct.inference.packed import (
-    PackedLinear,
-    PackedTable,
-    fuse_projections,
-    pack_layers,
-    remember_positions,
-)
-from transduct.inference.quantised import QuantisedLinear, QuantisedTable, pack_quantised
+from transduct.inference.packed import PackedLinear, PackedTable
+from transduct.inference.quantised import QuantisedLinear, QuantisedTable
 from transduct.kernels import cpu
 from transduct.kernels.cpu_search import WIDEST_BEAM, Ahead, Run, Steps
 from transduct.segments import Segments
@@ -172,20 +170,6 @@ def fused_decoder(model: Any) -> FusedDecoder | None:
     if "step" in vars(model) or type(model).step is not DecoderSteps.step:
         return None
     return next((part for part in model.children() if isinstance(part, FusedDecoder)), None)
-
-
-def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Move a model to a device and replace its layers by faster ones, in place."""
-    if device.type != "cpu":
-        fuse_projections(model)
-        remember_positions(model, torch.float32)
-    model.to(device, dtype).eval()
-    if device.type == "cpu":
-        pack_layers(model)
-        if any(isinstance(module, QuantisedLinear) for module in model.modules()):
-            pack_quantised(model)
-        # Last, because it takes only what is packed.
-        fuse(model)
 
 
 def fuse(model: nn.Module) -> None:

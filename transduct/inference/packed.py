@@ -9,12 +9,37 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.embeddings import Embedding, PositionVectors, Rows
-from transduct.blocks.linear import Linear, is_exactly
-from transduct.blocks.transformer import DecoderLayer, EncoderLayer
-from transduct.kernels.cpu_products import packed_linear
+from transduct.blocks.linear import Linear
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer, is_exactly
+from transduct.devices import has_onednn
+from transduct.kernels import cpu
+
+# a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
+SMALL, FEW = 2**18, 8
+
+
+def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    """x W^T + b for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F). It
+    has no gradients."""
+    if cpu.supports(weight.detach()):
+        return cpu.Packed(weight, None, bias)
+    narrow = weight.dtype == torch.bfloat16
+    if not has_onednn() or (narrow and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return lambda x: F.linear(x, weight, bias)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    # The weight is also kept as it is, but only where it is small.
+    small = weight if weight.numel() <= SMALL else None
+
+    def product_of(x: Tensor) -> Tensor:
+        if small is not None and x.numel() < FEW * x.shape[-1]:
+            return F.linear(x, small, bias)
+        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+    return product_of
 
 
 class PackedLinear(nn.Module):

@@ -25,7 +25,7 @@ from typing import Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from transduct.errors import TrainingFailed, TransductError, require, visible
+from transduct.errors import TrainingFailed, TransductError, require, visible, warned_once
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
@@ -65,8 +65,6 @@ class Program(TyperGroup):
         return None
 
     def invoke(self, ctx: Any) -> Any:
-        from transduct.data.text_warnings import warned_once
-
         try:
             result = warned_once()(super().invoke)(ctx)
             sys.stdout.flush()

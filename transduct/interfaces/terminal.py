@@ -106,7 +106,7 @@ def is_one_document(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     """
     if len(inputs) != 1 or [*given] != ["out"] or given["out"].is_dir():
         return False
-    from transduct.formats.kinds import named_kind
+    from transduct.data.lines import named_kind
 
     kind, made = named_kind(inputs[0]), named_kind(str(given["out"]))
     require(
@@ -149,15 +149,15 @@ def document(
     """
     from io import BytesIO
 
-    from transduct.data.files import opened
-    from transduct.data.lines import read_lines
-    from transduct.formats.kinds import (
+    from transduct.data.lines import (
         MARKDOWN,
         PACKED,
         START,
         TRANSLATED,
         kind_of,
         named_kind,
+        opened,
+        read_lines,
         refuse,
     )
 
@@ -345,7 +345,7 @@ def _as_stored(path: Path) -> Path:
     """A path as the disk spells it; see `stored`, which is imported where it matters."""
     if str(path).isascii():
         return path
-    from transduct.data.files import stored
+    from transduct.data.lines import stored
 
     return stored(path)
 
@@ -486,7 +486,7 @@ def require_present(model: str, other: str | None = None, files: Sequence[str | 
             raise no_model(directory)
     for name in filter(None, files):
         if name != "-" and not os.path.exists(_as_stored(Path(os.path.expanduser(name)))):
-            from transduct.data.files import NO_FILE
+            from transduct.data.lines import NO_FILE
 
             raise TransductError(f"{name}: {NO_FILE}")
 
@@ -596,7 +596,7 @@ def read_once(model: "Predictor", given: str) -> Any:
 
     A pipe can be read only once, but drawing the answer or the attention reads the input again.
     """
-    from transduct.data.files import readable
+    from transduct.data.lines import readable
 
     if model.reads == "text":
         return readable(given)
@@ -645,7 +645,7 @@ def _digits(value: float) -> str:
 
 def typed() -> Iterator[tuple[int, list[str], None]]:
     """Like `chunks`, one line at a time from a terminal."""
-    from transduct.data.files import readable
+    from transduct.data.lines import readable
 
     print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
     edited = sys.stdin.isatty() and sys.stdout.isatty()  # else `input` knows no arrow keys

@@ -8,7 +8,6 @@ F the output width.
 """
 
 import ctypes
-import platform
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -18,13 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.devices import made_by_intel
+from transduct.devices import has_onednn, made_by_intel
 from transduct.kernels import cpu
 from transduct.kernels.cpu import first_only
 
 FEWEST = 64  # rows and columns; with fewer, converting the matrices takes longer than it saves
-# a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
-SMALL, FEW = 2**18, 8
 
 Multiplication = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -88,26 +85,6 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-    """Return `linear` for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F),
-    without gradients."""
-    if cpu.supports(weight.detach()):
-        return cpu.Packed(weight, None, bias)
-    narrow = weight.dtype == torch.bfloat16
-    if not _onednn() or (narrow and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return lambda x: F.linear(x, weight, bias)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    # The weight is also kept as it is, but only where it is small.
-    small = weight if weight.numel() <= SMALL else None
-
-    def product_of(x: Tensor) -> Tensor:
-        if small is not None and x.numel() < FEW * x.shape[-1]:
-            return F.linear(x, small, bias)
-        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-
-    return product_of
-
-
 def _float32(*tensors: Tensor) -> bool:
     """Whether PyTorch would multiply these tensors with MKL, now."""
     if torch.compiler.is_compiling():
@@ -151,14 +128,7 @@ def _splits() -> bool:
 
 
 @cache
-def _onednn() -> bool:
-    """Whether oneDNN is available, on x86-64."""
-    known = platform.machine().lower() in ("x86_64", "amd64")
-    return known and bool(torch.backends.mkldnn.is_available())
-
-
-@cache
 def _faster() -> bool:
     """Whether oneDNN is faster than MKL. Decided by the CPU vendor, not by timing, because a
     resumed run must multiply exactly as before."""
-    return _onednn() and not made_by_intel()
+    return has_onednn() and not made_by_intel()

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.caches import PromptState
+from transduct.blocks.attention import MultiHeadAttention, PromptState
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
 from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.sizes import LONGEST, Headed, Layers, Side, Size, require_channels

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
-from transduct.blocks.caches import PromptState
+from transduct.blocks.attention import AttentionScheme, PromptState, self_attention, split_scheme
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import Headed, Layers, Length, Size
 from transduct.blocks.transformer import (

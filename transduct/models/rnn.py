@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.blocks.caches import Memory
+from transduct.blocks.attention import Memory
 from transduct.blocks.embeddings import embedding_table, project, require_shared
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import (

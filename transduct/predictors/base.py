@@ -17,8 +17,8 @@ from torch import Tensor
 
 from transduct.added import added
 from transduct.config import Recipe
-from transduct.data.files import Refused, readable, stored
-from transduct.data.lines import read_lines
+from transduct.data.files import Refused
+from transduct.data.lines import read_lines, readable, stored
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError, WrongData, no_model, require, rewording
 from transduct.storage import (

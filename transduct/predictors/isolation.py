@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from transduct.data.text_warnings import counted_on_success
-from transduct.errors import MissingExtra, TransductError
+from transduct.errors import MissingExtra, TransductError, counted_on_success
 
 Item = TypeVar("Item")
 

@@ -19,11 +19,10 @@ from transduct.config import Recipe
 from transduct.data.batching import Indices
 from transduct.data.files import DataSection, Refused
 from transduct.data.sources import TextSource, require_width
-from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import FixedLength
 from transduct.decoding.search import pause
-from transduct.errors import WrongData, require
+from transduct.errors import WrongData, count_warning, require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat, in_batches, shared

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduct.data.samples import Pair
-from transduct.data.text_warnings import warned_once
-from transduct.errors import TransductError
+from transduct.errors import TransductError, warned_once
 from transduct.predictors.base import load
 from transduct.predictors.isolation import isolate_failures
 

@@ -17,10 +17,10 @@ import regex
 
 from transduct.data.pieces import LANGUAGE
 from transduct.data.replacements import Replaced, placeholders_of_parts
-from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.tokenizer_file import is_blank
 from transduct.data.trees import bracketed
+from transduct.errors import count_warning
 from transduct.inference.settings import DecodingConfig
 
 if TYPE_CHECKING:

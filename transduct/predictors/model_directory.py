@@ -13,8 +13,10 @@ from transduct import storage
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, check_sizes, tokenizers_of
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import NotFinite, TransductError, require
-from transduct.inference.fused import prepare
-from transduct.inference.quantised import STEPS, quantise
+from transduct.inference.fused import fuse
+from transduct.inference.packed import fuse_projections, pack_layers, remember_positions
+from transduct.inference.quantised import STEPS, QuantisedLinear, pack_quantised, quantise
+from transduct.kernels import cpu
 from transduct.predictors.base import Predictor
 from transduct.records import record, refusal
 
@@ -75,6 +77,20 @@ def blank_of(
     return blank(
         build, section(settings, "model", kind, directory), str(directory / storage.CONFIG)
     )
+
+
+def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Move a model to a device and replace its layers by faster ones, in place."""
+    if device.type != "cpu":
+        fuse_projections(model)
+        remember_positions(model, torch.float32)
+    model.to(device, dtype).eval()
+    if device.type == "cpu":
+        pack_layers(model)
+        if any(isinstance(module, QuantisedLinear) for module in model.modules()):
+            pack_quantised(model)
+        if cpu.library() is not None:
+            fuse(model)  # last, because it takes only what is packed
 
 
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:

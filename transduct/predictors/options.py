@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from transduct.config import Recipe
 from transduct.data.files import Policy, Refused
 from transduct.data.lines import LONGEST_LINE
-from transduct.data.text_warnings import count_unknown
-from transduct.errors import TransductError, require, rewording
+from transduct.errors import TransductError, count_unknown, require, rewording
 from transduct.inference.settings import DecodingConfig
 from transduct.records import AtLeastOne, Checked, record
 

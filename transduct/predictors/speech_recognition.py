@@ -25,7 +25,8 @@ from transduct.data.audio import (
     read_sound,
     resampled,
 )
-from transduct.data.files import DataSection, Policy, Refused, composed, corpora, stored
+from transduct.data.files import DataSection, Policy, Refused, corpora
+from transduct.data.lines import composed, stored
 from transduct.data.recordings import (
     STACK,
     Augment,

@@ -13,10 +13,9 @@ from typing import Any
 
 from transduct.data.lines import read_lines
 from transduct.data.replacements import restored
-from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.search import Phrase
-from transduct.errors import TransductError
+from transduct.errors import TransductError, count_warning
 from transduct.predictors.long_texts import Piece, Translation
 
 Glossary = Mapping[str, str | Sequence[str]]

@@ -16,18 +16,12 @@ import torch
 from torch import Tensor
 
 from transduct.config import Recipe
-from transduct.data.files import (
-    DataSection,
-    Refused,
-    composed,
-    composed_labels,
-    corpora,
-)
+from transduct.data.files import DataSection, Refused, composed_labels, corpora
+from transduct.data.lines import composed
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import read_rows
-from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import WrongData, require
+from transduct.errors import WrongData, count_warning, require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.classification import Scores, label_scores, span_scores
 from transduct.inference.batches import answered, device_of, workers_for

@@ -24,11 +24,10 @@ from transduct.data.captioned_images import (
 )
 from transduct.data.files import Refused
 from transduct.data.images import Picture
-from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import Filter, FixedLength, Observed
 from transduct.drawing.plots import SHOWN, sheet
-from transduct.errors import require
+from transduct.errors import count_warning, require
 from transduct.inference import engine
 from transduct.inference.batches import answered, device_of, flat
 from transduct.inference.settings import BeamWidth, DecodingConfig, Sentence

@@ -25,7 +25,7 @@ from transduct.data.replacements import (
 )
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, DataConfig, TextSource, listed
 from transduct.data.text_warnings import warn_of_preprocessed
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import NO_SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from transduct.data.tokenizer_file import is_blank
 from transduct.decoding.filters import Filter, WellFormedTrees
 from transduct.decoding.search import Hypothesis, Phrase
@@ -45,7 +45,7 @@ from transduct.predictors.base import (
     Trace,
     configuration,
 )
-from transduct.predictors.languages import FROM, TO, Languages, SpecialTokens, special_tokens_of
+from transduct.predictors.languages import FROM, TO, Languages, special_tokens_of
 from transduct.predictors.long_texts import (
     WORD_STARTS,
     Piece,
@@ -381,12 +381,12 @@ class Translator(Predictor):
         """What stands around texts in the languages that a decoding section names. A model of one
         pair may be told its own."""
         given = {name: vars(decoding)[name] for name in (FROM, TO) if vars(decoding)[name]}
-        if given and self.languages is None and all(self.pair.values()):
-            from transduct.data.languages import find  # few calls name a language
-
+        if self.languages is None and (not given or all(self.pair.values())):
             for name, language in given.items():
+                from transduct.data.languages import find  # few calls name a language
+
                 find(language, [self.pair[name]])  # refuses another
-            decoding = replace(decoding, source_language="", target_language="")
+            return NO_SPECIAL_TOKENS
         return special_tokens_of(
             self.languages, decoding, (self.source_tokenizer, self.target_tokenizer)
         )

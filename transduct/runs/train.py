@@ -31,12 +31,12 @@ from transduct.config import (
 )
 from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
-from transduct.data.files import START, names_of, require_files
+from transduct.data.files import names_of, require_files
+from transduct.data.lines import SIGNATURE
 from transduct.data.sources import INSTEAD, TextSource, is_table, listed
 from transduct.data.suspicions import suspicions
-from transduct.data.text_warnings import warned_once
 from transduct.devices import crowded, pick_device, slow_precision
-from transduct.errors import TransductError, require
+from transduct.errors import TransductError, require, warned_once
 from transduct.inference.batches import shared_by
 from transduct.kernels import cpu
 from transduct.predictors.base import (
@@ -609,7 +609,7 @@ def refuse_other_files(path: Path) -> None:
     if path.suffix.lower() in (".yaml", ".yml") or not path.is_file():
         return  # what is wrong with a recipe is said where it is read
     with path.open("rb") as file:
-        start = file.read(START)
+        start = file.read(SIGNATURE)
     better = INSTEAD.get(path.suffix.lower())
     require(not better, f"expected a recipe or a table; {better}", file=str(path))
     require(

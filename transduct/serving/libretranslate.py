@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from transduct.data.lines import named_kind
 from transduct.errors import MissingExtra, TransductError, needing
 from transduct.formats.documents import FORMATS, OF_TRANSLATORS, Document
-from transduct.formats.kinds import named_kind
 from transduct.formats.marked import Segment, plain
 from transduct.serving import native
 from transduct.serving.calls import (

@@ -14,8 +14,7 @@ from ipaddress import ip_address
 from types import FrameType
 from typing import Any
 
-from transduct.data.text_warnings import warned_once
-from transduct.errors import TransductError, needing, require
+from transduct.errors import TransductError, needing, require, warned_once
 from transduct.interfaces.program import without_collection
 from transduct.serving import calls
 from transduct.serving.application import service_of

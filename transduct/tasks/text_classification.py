@@ -28,8 +28,9 @@ from transduct.data.corpus import (
     ragged,
     write_rows,
 )
-from transduct.data.files import Refused, composed
+from transduct.data.files import Refused
 from transduct.data.filters import Seen, hashes, hashes_of_rows, leaked
+from transduct.data.lines import composed
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.text_warnings import UnknownRate

@@ -35,8 +35,10 @@ from transduct.data.replacements import changes_of, of_references
 from transduct.data.sources import DataConfig
 from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import (
+    NO_SPECIAL_TOKENS,
     SIDE_TOKENIZERS,
     TOKENIZER,
+    SpecialTokens,
     Tokenizer,
     TokenizerConfig,
     tokenizer_files,
@@ -50,12 +52,7 @@ from transduct.inference.engine import captures
 from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
 from transduct.predictors.base import Notify, Report, configuration, model_directory
 from transduct.predictors.ensembles import check_alike, combine, take_vocabularies
-from transduct.predictors.languages import (
-    NO_SPECIAL_TOKENS,
-    Languages,
-    SpecialTokens,
-    special_tokens_of,
-)
+from transduct.predictors.languages import Languages, special_tokens_of
 from transduct.predictors.likelihood import DualCrossEntropy
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from transduct.blocks.linear import Linear, is_exactly
+from transduct.blocks.linear import Linear
 from transduct.blocks.transformer import (
     DecoderLayer,
     EncoderLayer,
     FeedForward,
     Residual,
     gelu_tanh,
+    is_exactly,
 )
 from transduct.errors import require
 from transduct.functional.dropout import add_dropout

@@ -426,6 +426,28 @@ def test_what_may_need_more_memory_than_there_is_waits(name, numbers, monkeypatc
 
 
 @compiled
+@pytest.mark.parametrize("rows, expected", [(15, (1, 1)), (16, (1, 2))])
+def test_few_rows_of_cohorts_take_one_thread(monkeypatch, rows, expected):
+    (model, _), seen, before = ready("rnn general"), set(), torch.get_num_threads()
+    step = model.step
+
+    def watched(*given):
+        seen.add((torch.get_num_threads(), CORES.sharing))
+        return step(*given)
+
+    monkeypatch.setattr(model, "step", watched)
+    batch, one = Cohorts(model), Sentence([3, END], 9, DecodingConfig(beam=rows), BEGIN, END)
+    torch.set_num_threads(2)
+    try:
+        batch.join([one])
+        batch.step()
+        assert seen == {expected}
+        assert (torch.get_num_threads(), CORES.sharing) == (2, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+@compiled
 def test_the_kernels_take_what_they_can():
     one = Sentence([3, END], 5, DecodingConfig(beam=2), BEGIN, END)
     assert running_batch(made(), one) is Running

@@ -14,6 +14,8 @@ from transduct.inference.packed import pack_layers
 from transduct.inference.quantised import pack_quantised, quantise
 from transduct.inference.running import Running
 from transduct.inference.settings import DecodingConfig, Sentence
+from transduct.kernels.cpu_running import Cells
+from transduct.kernels.threads import CORES
 
 pytestmark = compiled
 OPTIONS = [
@@ -160,6 +162,34 @@ def test_what_does_not_fit_waits():
         assert not batch.takes(Sentence([3, END], 1, DecodingConfig(beam=1), BEGIN, END))
         batch.leave(one)
         batch.free = rest + batch.free
+
+
+def test_threads_follow_the_work(monkeypatch):
+    model, seen, before = made(), [], torch.get_num_threads()
+    one = Sentence([3, 4, END], 20, DecodingConfig(beam=3), BEGIN, END, [0, BEGIN, END])
+
+    def watched(method):
+        def call(*given):
+            seen.append((torch.get_num_threads(), CORES.sharing))
+            return method(*given)
+
+        return call
+
+    for name in ("remember", "advance"):
+        monkeypatch.setattr(Cells, name, watched(vars(Cells)[name]))
+    torch.set_num_threads(2)
+    try:
+        with running.borrowed(model) as batch:
+            for rows, expected in ((3, 2), (4, 1)):
+                monkeypatch.setattr(running, "WORTH", rows * batch.size)
+                batch.join([one])
+                batch.step()
+                assert {*seen} == {(1, expected)}
+                assert (torch.get_num_threads(), CORES.sharing) == (2, 2)
+                seen.clear()
+                batch.leave(one)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_could_never_fit_takes_the_path_of_today(monkeypatch):

@@ -33,6 +33,20 @@ def test_products_alone_keeps_pytorch_to_one_thread():
         assert state() == (2, 2, 2)
 
 
+def test_a_part_of_products_alone_may_take_one_core():
+    for _ in range(2):
+        with CORES.alone():
+            assert state() == (1, 1, 2)
+            with CORES.products_alone(), CORES.alone():
+                assert state() == (1, 1, 2)
+        assert state() == (2, 2, 2)
+        with CORES.products_alone():
+            with CORES.alone():
+                assert state() == (1, 1, 2)
+            assert state() == (1, 2, 2)
+        assert state() == (2, 2, 2)
+
+
 def test_an_error_restores_the_thread_count():
     with pytest.raises(ZeroDivisionError), CORES.products_alone():
         raise ZeroDivisionError

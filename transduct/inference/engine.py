@@ -9,7 +9,7 @@ begin between two steps, and a finished or cancelled sentence leaves its cohort.
 import warnings
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -46,7 +46,7 @@ from transduct.inference.batches import (
     workers_for,
 )
 from transduct.inference.cpu_beam import CPUBeam
-from transduct.inference.running import FEW, ROWS, Running, borrowed, pages_of, runs, tell
+from transduct.inference.running import ROWS, Running, borrowed, pages_of, runs, tell
 from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
@@ -54,6 +54,7 @@ from transduct.kernels.threads import CORES
 if TYPE_CHECKING:
     from transduct.decoding.beam_tree import RecordedBeam
 
+FEW = 16  # rows for which one thread is enough
 # Models whose search could not be captured: it would fail again, after seconds.
 FAILED: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -214,9 +215,7 @@ def _together(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis
                 found.update(done)
                 report_progress(len(done), len(sentences))
 
-    # A few rows are too little work for several threads, which would spin while they wait.
-    few = sum(one.beam for one in sentences) < FEW
-    with CORES.alone() if few else on_own_threads(model):
+    with on_own_threads(model):
         for _ in parallel_map(work, range(workers), workers):
             pass
     return [found[one] for one in sentences]
@@ -399,14 +398,19 @@ class Cohorts:
             )
             alike[kind].append(one)
         for some in alike.values():
-            with torch.inference_mode():
+            with torch.inference_mode(), self._threads(some):
                 cohort = Cohort(self._model(), some)
-            next(cohort.steps)
+                next(cohort.steps)
             for place, one in enumerate(some):
                 self.all[one] = cohort, place
                 self.rows += one.beam
                 self.used += one.pages
                 self.tokens += len(one.source)
+
+    def _threads(self, sentences: Iterable[Sentence]) -> AbstractContextManager[None]:
+        """A few rows are too little work for several threads, which would spin while they wait."""
+        few = sum(one.beam for one in sentences) < FEW
+        return CORES.alone() if few else on_own_threads(self._model())
 
     def interrupt(self) -> None:
         """Nothing: `step` takes one."""
@@ -426,7 +430,8 @@ class Cohorts:
         self.steps += 1
         done = list[tuple[Sentence, list[Hypothesis]]]()
         for cohort in dict.fromkeys(cohort for cohort, _ in self.all.values()):
-            next(cohort.steps, None)
+            with self._threads(self.all):
+                next(cohort.steps, None)
             gone = [place for place in cohort.finished() if cohort.sentences[place] in self.all]
             done += [(cohort.sentences[place], cohort.hypotheses(place)) for place in gone]
         for one, (cohort, place) in self.all.items():

@@ -10,7 +10,7 @@ hypotheses.
 import ctypes
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -26,12 +26,13 @@ from transduct.inference.settings import PAGE, Sentence
 from transduct.kernels import cpu
 from transduct.kernels.cpu_running import STOPPING, Cells, Finished, Source
 from transduct.kernels.cpu_search import WIDEST_BEAM
+from transduct.kernels.threads import CORES
 
 CPU = torch.device("cpu")
 WITHIN = np.arange(PAGE, dtype=np.int32)
 MEMORY = 1 << 28  # bytes of all pages
 ROWS = 512  # the most rows of a step
-FEW = 16  # rows for which one thread is enough
+WORTH = 1 << 29  # multiplications that several threads share: less waits for them too long
 STEPS = 32  # the most steps between two looks at what has changed
 # Batches that are not in use, of each model; they are large.
 IDLE: "weakref.WeakKeyDictionary[Any, list[Running]]" = weakref.WeakKeyDictionary()
@@ -76,6 +77,8 @@ class Running:
             *(decoder.packed, model.output_table.packed, pages * PAGE, ROWS, sizes),
             attention.cache_dtype,
         )
+        packed = [part.packed for part in decoder.modules() if is_packed(part)]
+        self.size = sum(each.size * each.width for each in [*packed, model.output_table.packed])
         self.pages, self.free = pages, list(range(pages - 1, -1, -1))  # all, and those nobody uses
         self.rows, self.tokens, self.steps = 0, 0, 0
         self._sources, self._drawn = (cpu.POINTER * 0)(), list[tuple[_Active, int]]()
@@ -100,7 +103,8 @@ class Running:
         """Encode sentences in one run, and let their rows take the next steps."""
         if not sentences:
             return
-        with torch.inference_mode():
+        tokens = sum(len(one.source) for one in sentences)
+        with torch.inference_mode(), self._threads(tokens):  # an encoder is about as large
             memory, _ = encode(self.model, [one.source for one in sentences], CPU)
             joining = [self._active(one) for one in sentences]
             cells = np.concatenate([cells for _, cells in joining])
@@ -132,7 +136,8 @@ class Running:
         if self._changed:
             self._gather()
         follows = any(one.follow is not None for one in self.all)
-        self.steps += self.cells.advance(self._sources, 1 if follows else STEPS)
+        with self._threads(self.rows):
+            self.steps += self.cells.advance(self._sources, 1 if follows else STEPS)
         self.cells.news[0] = 0  # not before: whoever interrupts meanwhile is not to wait longer
         if self._drawn:
             self._draw(self._drawn)
@@ -145,6 +150,10 @@ class Running:
         for one, _ in done:
             self.leave(one)
         return done
+
+    def _threads(self, rows: int) -> AbstractContextManager[None]:
+        """As many threads as work on so many rows is worth."""
+        return CORES.products_alone() if rows * self.size >= WORTH else CORES.alone()
 
     def _gather(self) -> None:
         """List the sources that take steps, and the samples among them."""

@@ -3,7 +3,7 @@ workers."""
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -48,8 +48,10 @@ class Cores:
     def alone(self) -> Iterator[None]:
         """Within this context this thread uses a single core."""
         before = self.local.sharing
-        with self:
-            self.work_alone()
+        with nullcontext() if before else self:  # PyTorch has one already
+            if not before:
+                torch.set_num_threads(1)
+            self.local.sharing = 1
             try:
                 yield
             finally:

@@ -22,7 +22,6 @@ from transduct.errors import TransductError
 from transduct.inference.engine import Cohorts, running_batch
 from transduct.inference.running import Running
 from transduct.inference.settings import Sentence
-from transduct.kernels.threads import CORES
 from transduct.predictors.isolation import isolate_failures
 from transduct.serving.jobs import Job, ignore
 from transduct.serving.requests import Problem
@@ -234,9 +233,8 @@ class Batcher:
                 self._work(some, interrupted)
         if self._running or self._ready:
             began = perf_counter()
-            with CORES.alone():
-                self._join()
-                self._step()
+            self._join()
+            self._step()
             self._seconds += perf_counter() - began
         self._hand_over()
 

@@ -327,6 +327,24 @@ def test_ranks_on_gpus_talk_by_nccl_and_wait_for_a_long_preparation(monkeypatch)
     assert (named["timeout"].days, named["device_id"], named["store"]) == (1, device, "store")
 
 
+def test_ranks_of_agents_that_count_their_attempts_differently_find_one_another(monkeypatch):
+    """Though the store of torchrun has the address of an attempt that is gone."""
+    local = partial(distributed.TCPStore, "127.0.0.1", is_master=True, wait_for_workers=False)
+    gone, shared = local(0), local(0)
+    shared.set("transduct", str(gone.port))
+    del gone
+    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE")
+    for name, value in zip(names, ("127.0.0.1", str(shared.port), "2", "True")):
+        monkeypatch.setenv(name, value)
+    stores = []
+    for rank, attempt in (("0", "2"), ("1", "1")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        stores.append(module.within_seconds(5.0, module.own_store))
+    stores[0].set("a", "b")
+    assert stores[1].get("a") == b"b"
+
+
 def test_alone_there_is_nothing_to_sum(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     ranks = Ranks.join(torch.device("cpu"))

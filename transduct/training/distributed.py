@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +37,8 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 ENDED = "ended"  # the key of a rank's last message
 MESSAGE = 2048  # bytes of a rank's message about a step, always sent whole
 LISTEN = 0.5  # seconds between two looks for such a message
+# the error of this process that the other ranks know: the message of an inner group has said it
+KNOWN: ContextVar[BaseException | None] = ContextVar("KNOWN", default=None)
 BRIEF = 5.0  # seconds in which every rank that lives writes down why it ends
 # in the messages of PyTorch's RuntimeErrors about ranks that are gone, or do not answer
 LOST = re.compile(
@@ -235,9 +238,9 @@ class Ranks:
         try:
             yield
         except BaseException as error:
-            if self.world == 1 or ENDED in vars(error):  # said within
+            if self.world == 1 or error is KNOWN.get():
                 raise
-            vars(error)[ENDED] = True
+            KNOWN.set(error)
             lost = isinstance(error, RuntimeError) and LOST.search(str(error))
             if heard and (lost or isinstance(error, KeyboardInterrupt)):
                 raise _ended(heard[0]) from error
@@ -300,9 +303,9 @@ class Ranks:
 
 
 def _ended(line: str) -> TrainingFailed:
-    """The error of a rank that ends because of another, which knows that already."""
+    """The error of a rank that ends because of another, which all ranks know."""
     error = TrainingFailed(line)
-    vars(error)[ENDED] = True
+    KNOWN.set(error)
     return error
 
 

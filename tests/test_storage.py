@@ -24,6 +24,7 @@ from transduct.storage import (
     read_json,
     read_tensors,
     remove,
+    remove_leftovers,
     weights_of,
     write_directory,
     write_file,
@@ -152,6 +153,22 @@ def test_no_file_is_left_open(tmp_path):
     write_file(tmp_path / "a", b"1")
     write_directory(tmp_path / "model", {"b": b"2"})
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_leftovers_are_removed_of_processes_that_are_gone_alone(tmp_path, monkeypatch):
+    gone = 2**22 + 1  # above the numbers that Linux gives
+    names = [f".out.{gone}.part", f".out.{os.getpid()}.part", f".out.2.{gone}.part", ".out.x.part"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    remove_leftovers(tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {*names[1:]}
+
+    def foreign(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", foreign)
+    remove_leftovers(tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {*names[1:]}
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path):

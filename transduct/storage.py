@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -97,6 +98,18 @@ def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
             aside.rename(directory)
         for leftover in (temporary, aside):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what `new_directory` has left beside a folder in processes that were killed."""
+    for path in directory.parent.glob(".*.part"):
+        if found := re.fullmatch(rf"\.{re.escape(directory.name)}\.(\d{{1,9}})\.part", path.name):
+            try:
+                os.kill(int(found[1]), 0)  # sends nothing, and fails if there is none
+            except ProcessLookupError:
+                remove(path)
+            except PermissionError:
+                pass  # somebody else's
 
 
 def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:

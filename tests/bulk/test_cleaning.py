@@ -16,7 +16,7 @@ from tests.data.test_quality import pairs_of
 from tests.refusals import refusal
 from transduct.bulk import cleaning
 from transduct.bulk.cleaning import filter_corpus
-from transduct.data import splits
+from transduct.data import duplicates, splits
 from transduct.data.sources import DataConfig, FiltersConfig, TextSource
 from transduct.interfaces.cli import app
 
@@ -57,7 +57,7 @@ def test_aligned_text_keeps_its_bytes_and_compression(tmp_path):
 @pytest.mark.parametrize("columns", [None, ["en", "de"]])
 def test_tables_come_back_in_their_formats(tmp_path, columns):
     header = "en\tde\n" if columns else ""
-    (tmp_path / "t.tsv").write_text(header + lines_of(PAIRS))
+    (tmp_path / "t.tsv").write_text(header + lines_of(PAIRS) + "\n \n")  # as editors leave them
     rows = [{"en": one, "de": other, "id": n} for n, (one, other) in enumerate(PAIRS)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -137,8 +137,9 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def filtered(corpus, monkeypatch):
-    """The same corpus, now in several parts."""
+    """The same corpus, now in several parts and ranges of hashes."""
     monkeypatch.setattr(splits, "SIZE", 4000)
+    monkeypatch.setattr(duplicates, "RANGE", 100)
     data, _ = corpus
     assert len(splits.splits_of(data.train, Path(data.root))) > 6
     return corpus
@@ -167,8 +168,8 @@ def test_the_part_of_a_killed_worker_is_done_again(filtered, tmp_path, monkeypat
 
 def test_parts_in_another_order_are_noticed(filtered, tmp_path, monkeypatch):
     data, expected = filtered
-    near = cleaning.near_duplicates
-    monkeypatch.setattr(cleaning, "near_duplicates", lambda files, least: near(files[::-1], least))
+    found = cleaning.repeated
+    monkeypatch.setattr(cleaning, "repeated", lambda parts, *more: found(parts[::-1], *more))
     filter_corpus(data, tmp_path / "out", False, str)
     assert bytes_of(tmp_path / "out") != expected
 
@@ -245,7 +246,29 @@ def test_a_broken_row_is_named_without_a_remedy_that_does_not_hold(tmp_path):
         filter_corpus(replace(data, broken="skip"), tmp_path / "out", False, str)
 
 
-def test_out_must_be_named():
-    done = CliRunner().invoke(app, ["filter"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "--out is missing; name a new folder for what is kept"),
+        (["--out", "x"], "nothing to filter; give a recipe, a table, or --source and --target"),
+    ],
+)
+def test_what_is_missing_is_named(given, message):
+    done = CliRunner().invoke(app, ["filter", *given])
     assert done.exit_code == 2
-    assert "--out is missing; name a new folder for what is kept" in done.output
+    assert message in " ".join(done.output.split())
+
+
+def test_what_a_kill_has_left_is_removed_by_the_next_call(tmp_path, monkeypatch):
+    (tmp_path / "t.tsv").write_text(lines_of(PAIRS))
+    data = data_of(tmp_path, pairs="t.tsv")
+    if not (child := os.fork()):
+        monkeypatch.setattr(cleaning, "repeated", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            filter_corpus(data, tmp_path / "out", False, str)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert [path.name for path in tmp_path.glob(".*")] == [f".out.{child}.part"]
+    filter_corpus(data, tmp_path / "out", False, str)
+    assert not [*tmp_path.glob(".*")]

@@ -137,6 +137,30 @@ def test_an_answer_that_would_break_a_row_is_refused(name, answer, tmp_path):
         format_of(name).part(shard, rows, {"translation": ["y"] * (len(rows) - 1) + [answer]})
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.tsv", "x.csv", "x.csv.gz"])
+def test_lines_end_as_they_did(end, name, tmp_path, small):
+    row = '{"text": "a"}' if "jsonl" in name else "a"
+    content = end.join(["text" if name[2:5] in ("tsv", "csv") else row, *[row] * 60, ""]).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    parts = [
+        format_of(name).part(shard, rows, {"translation": ["b"] * len(rows)})
+        for shard, rows in rows_of(tmp_path)[name]
+    ]
+    made = b"".join(parts)
+    assert made.count(end.encode()) == made.count(b"\n") == 61
+
+
+def test_an_empty_table_stays_empty_and_a_row_without_keys_is_named(tmp_path):
+    for name in ("x.tsv", "x.csv"):
+        (tmp_path / name).touch()
+        ((shard, rows),) = rows_of(tmp_path)[name]
+        assert format_of(name).part(shard, rows, {"translation": []}) == b""
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    with refusal("x.jsonl: found no column 'text', a row is empty; fix it"):
+        texts_of(*rows_of(tmp_path)["x.jsonl"][0], "text")
+
+
 def test_a_table_without_rows_gets_the_columns(tmp_path):
     (tmp_path / "x.tsv").write_text("id\ttext\n")
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "x.parquet")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transduct.data import quality
-from transduct.data.quality import Quality, misaligned, near_duplicates, signatures_of
+from transduct.data.quality import Quality, misaligned
 from transduct.data.sources import FiltersConfig
 
 NAMES = ("Anna", "Bela", "the old man", "our neighbour", "a tired child", "the young teacher")
@@ -129,33 +129,6 @@ def test_lines_that_are_in_place_or_few_are_no_run(monkeypatch):
     assert not misaligned(pairs_of(3)[::-1]).any()
     monkeypatch.setattr(quality, "EVIDENCE", 1.0)  # the threshold is what keeps them
     assert misaligned(pairs_of(2000, 2)).any()
-
-
-def found_in(chunks, similarity, folder):
-    files = [folder / str(number) for number in range(len(chunks) + 1)]  # the last is empty
-    for path, pairs in zip(files, [*chunks, []]):
-        path.write_bytes(signatures_of(pairs).tobytes() if pairs else b"")
-    found = near_duplicates(files, similarity)
-    assert len([*folder.iterdir()]) == len(files)
-    for path in files:
-        path.unlink()
-    return found.tolist()
-
-
-def test_near_duplicates_of_earlier_pairs_are_found_whatever_the_chunks(tmp_path):
-    draw = random.Random(1)
-    words = ["".join(draw.choices("abcdefghij", k=6)) for _ in range(2020)]
-    pairs = [(" ".join(words[i * 20 : i * 20 + 20]), f"text {i} of many") for i in range(100)]
-    pairs += [(one.replace(words[i * 20 + 10], "new"), two) for i, (one, two) in enumerate(pairs)]
-    pairs += [pairs[7], (" ".join(words[2000:2020]), "other words")]
-    expected = [*[False] * 100, *[True] * 101, False]
-    for size in (7, 300):
-        chunks = [pairs[at : at + size] for at in range(0, len(pairs), size)]
-        assert found_in(chunks, 0.7, tmp_path) == expected
-    assert found_in([pairs], 1.0, tmp_path) == [*[False] * 200, True, False]
-    assert found_in([], 0.8, tmp_path) == []
-    short = [("a", "b"), ("A ", "b"), ("a", "c"), ("", "")]
-    assert found_in([short], 0.8, tmp_path) == [False, True, False, False]
 
 
 def test_filters_that_need_languages_say_so():

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.recipes import letters, tiny_recipe
 from tests.refusals import refusal
 from transduct.config import dump
-from transduct.data import preparing, splits
+from transduct.data import duplicates, preparing, splits
 from transduct.data.sources import TextSource
 from transduct.errors import TrainingFailed
 from transduct.interfaces.cli import app
@@ -30,8 +30,8 @@ LINES = [*letters(300), *letters(60)]  # the last are duplicates
 def small(monkeypatch):
     """Many parts and ranges."""
     monkeypatch.setattr(splits, "SIZE", 250)
-    monkeypatch.setattr(preparing, "RANGE", 50)
-    monkeypatch.setattr(preparing, "RUN", 20)
+    monkeypatch.setattr(duplicates, "RANGE", 50)
+    monkeypatch.setattr(duplicates, "RUN", 20)
 
 
 def write(folder, name, lines):
@@ -267,7 +267,12 @@ class KilledLater(preparing.MakePart):
 def test_bytes_do_not_depend_on_who_works_nor_on_a_worker_that_is_killed(
     how, recipe, tmp_path, monkeypatch
 ):
-    _, made = prepared(recipe, tmp_path / "one")
+    if "ray" not in how:
+        recipe = replace(recipe, data={**recipe.data, "filters": {"near_duplicates": 0.8}})
+    with monkeypatch.context() as patch:
+        patch.setattr(duplicates, "RANGE", 1 << 22)
+        said, made = prepared(recipe, tmp_path / "one")
+    assert ("near duplicates" in said[-1]) == ("ray" not in how)
     monkeypatch.setattr(preparing, "MakePart", Killed)
     assert prepared(recipe, tmp_path / "other", **how)[1] == made
     assert (tmp_path / "other" / "killed").exists()
@@ -294,7 +299,7 @@ def test_a_driver_that_is_killed_goes_on(recipe, tmp_path):
     )
 
 
-class Blind(preparing.FindRepeated):
+class Blind(duplicates.FindRepeated):
     """Sees the first part alone."""
 
     def __init__(self, parts, *rest):
@@ -304,7 +309,7 @@ class Blind(preparing.FindRepeated):
 def test_a_search_for_duplicates_in_parts_alone_would_be_seen(recipe, tmp_path, monkeypatch):
     """A control."""
     _, made = prepared(recipe, tmp_path / "one")
-    monkeypatch.setattr(preparing, "FindRepeated", Blind)
+    monkeypatch.setattr(duplicates, "FindRepeated", Blind)
     assert prepared(recipe, tmp_path / "blind")[1] != made
 
 

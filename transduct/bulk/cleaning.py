@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 
 from transduct.bulk.engines import chosen
 from transduct.bulk.shards import compressed
+from transduct.data.duplicates import Hashed, Hashes, repeated
 from transduct.data.files import Refused, in_words, require_files
-from transduct.data.filters import Filters, Seen, Unfit, hashes_of_pairs, reasons_of, sides_of
+from transduct.data.filters import Filters, Unfit, hashes_of_pairs, reasons_of, sides_of
 from transduct.data.lines import ending_of, opened
 from transduct.data.places import is_address, path_of
-from transduct.data.quality import PERMUTATIONS, near_duplicates, signatures_of
 from transduct.data.replacements import changed
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
@@ -30,11 +30,11 @@ from transduct.data.text import nothing_in, read_part
 from transduct.errors import require
 from transduct.predictors.base import model_directory
 from transduct.predictors.likelihood import DualCrossEntropy
-from transduct.storage import new_directory, require_absent, write_file
+from transduct.storage import new_directory, remove_leftovers, require_absent
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 DROPPED, REPORTS = "dropped.jsonl", ("report.json", "report.html")
-LOOKED = "unfit", "hashes", "signatures"
+UNFIT, SIDES = "unfit", "sides"  # of the pairs of a part
 SAMPLES = 8  # pairs shown of each reason
 Notify = Callable[[str], None]
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Filtered pairs</title>
@@ -85,30 +85,29 @@ class Report:
 
 
 class Look:
-    """Looks at the pairs of a part of a corpus by themselves, and keeps what it finds in files:
-    why each is unfit, its hashes, and its signature if near duplicates are left out."""
+    """Looks at the pairs of a part of a corpus by themselves, and keeps what it finds in a folder:
+    why each is unfit, the hashes of its sides, and what tells equal and similar pairs."""
 
     def __init__(self, data: DataConfig, folder: Path) -> None:
         models = data.filters.models
         judge = DualCrossEntropy(models) if models else None
         self.data, self.folder, self.unfit = data, folder, Unfit(data, judge)
 
-    def __call__(self, split: Split) -> int:
-        """Look at a part. Returns the number of its pairs."""
+    def __call__(self, split: Split) -> tuple[int, Hashed]:
+        """Look at a part. Returns its number and its hashes."""
         unfit = [np.zeros(0, np.uint8)]
         hashed = [np.zeros((1 + sides_of(self.data), 0), np.uint64)]
-        signatures = [np.zeros((0, PERMUTATIONS), np.uint32)]
-        for pairs in _pairs(self.data, split):
-            tokens = np.ones(len(pairs), np.int64)  # they are not counted here
-            unfit.append(self.unfit(pairs, tokens, tokens))
-            hashed.append(hashes_of_pairs(pairs, sides_of(self.data)))
-            if self.data.filters.near_duplicates:
-                signatures.append(signatures_of(pairs))
-        found: list[np.ndarray] = [np.concatenate(unfit), np.concatenate(hashed, 1)]
-        found.append(np.concatenate(signatures))
-        for name, array in zip(LOOKED, found):
-            write_file(self.folder / f"{split.number}.{name}", array.tobytes())
-        return len(found[0])
+        path = self.folder / str(split.number)
+        with new_directory(path, replace=True) as folder:
+            written = Hashes(folder, bool(self.data.filters.near_duplicates))
+            for pairs in _pairs(self.data, split):
+                tokens = np.ones(len(pairs), np.int64)  # they are not counted here
+                unfit.append(self.unfit(pairs, tokens, tokens))
+                hashed.append(hashes_of_pairs(pairs, sides_of(self.data)))
+                written.add(pairs, hashed[-1][0], unfit[-1] == 0)
+            (folder / UNFIT).write_bytes(np.concatenate(unfit).data)
+            (folder / SIDES).write_bytes(np.concatenate(hashed, 1).data)
+            return split.number, replace(written.finished(), folder=path)
 
 
 def _pairs(data: DataConfig, split: Split) -> Iterator[list[Pair]]:
@@ -149,6 +148,7 @@ def filter_corpus(
     # before the work, which may take hours
     if not out.is_dir() or any(out.iterdir()):
         require_absent(out)
+    remove_leftovers(out)
     made = [Path(name).name for source in data.train for name in source.files()]
     names = [DROPPED, *REPORTS, *(() if report_only else made)]
     for place, name in enumerate(names):
@@ -160,31 +160,32 @@ def filter_corpus(
         TemporaryDirectory(prefix=".parts", dir=folder) as parts,
         (folder / DROPPED).open("w", encoding="utf-8") as log,
     ):
-        look = partial(Look, data, Path(parts).absolute())
-        near = np.zeros(sum(chosen(workers, ray)(look, splits)), bool)
-        if data.filters.near_duplicates:
-            files = [Path(parts, f"{split.number}.signatures") for split in splits]
-            near = near_duplicates(files, data.filters.near_duplicates)
-        filters, seen, read = Filters(data, []), Seen(), 0
+        folders, engine = Path(parts).absolute(), chosen(workers, ray)
+        looked = dict(engine(partial(Look, data, folders), splits))
+        hashes = [looked[split.number] for split in splits]
+        equal = repeated(hashes, folders / "equal", engine)
+        near, similarity = np.zeros(len(equal), bool), data.filters.near_duplicates
+        if similarity:
+            near = repeated(hashes, folders / "near", engine, similarity)
+        filters, read = Filters(data, []), 0
         for names, of_file in groupby(splits, lambda split: split.source.files()):
             keep = [np.zeros(0, bool)]
             header = place = 0
             for split in of_file:
                 header = int(ending_of(names[0]) in TABLES[:2] and _named(split.source))
-                unfit = np.fromfile(Path(parts, f"{split.number}.unfit"), np.uint8)
-                hashed = np.fromfile(Path(parts, f"{split.number}.hashes"), np.uint64)
+                part = looked[split.number]
+                unfit = np.fromfile(part.folder / UNFIT, np.uint8)
+                hashed = np.fromfile(part.folder / SIDES, np.uint64)
                 hashed = hashed.reshape(1 + sides_of(data), len(unfit))
-                repeated = np.zeros(len(unfit), bool)
-                repeated[unfit == 0] = ~seen.add(hashed[0, unfit == 0])
-                close = near[read : read + len(unfit)]
-                found = filters.settle(unfit, hashed, close, repeated)
+                rows = slice(read, read := read + len(unfit))
+                found = filters.settle(unfit, hashed, near[rows], equal[rows])
                 report.add(data, split, found)
                 for row in np.flatnonzero(found).tolist():
                     line = header + place + row + 1
                     about = {"reason": reasons_of(data)[found[row]], "file": names[0], "line": line}
                     log.write(json.dumps(about, ensure_ascii=False) + "\n")
                 keep.append(found == 0)
-                place, read = place + len(unfit), read + len(unfit)
+                place += len(unfit)
             if not place:
                 raise nothing_in(split.source, root, None)
             for name in () if report_only else names:
@@ -240,8 +241,9 @@ def _write(path: Path, out: Path, keep: np.ndarray, header: int) -> None:
     lines, rows = 0, iter(chain([True] * header, keep.tolist()))
     with opened(path) as stream, out.open("wb") as file, compressed(file, path.name) as target:
         for line in stream:
-            lines += 1
-            if next(rows, False):
+            kept = next(rows, None)
+            lines += kept is not None or bool(line.strip())  # blank lines may follow a table
+            if kept:
                 target.write(line)
     require(
         lines == header + len(keep),

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
-from transduct.data.preparing import Engine, Work, in_this_process
+from transduct.data.splits import Engine, Work, in_this_process
 from transduct.devices import cores
 from transduct.errors import TransductError, needing, require
 

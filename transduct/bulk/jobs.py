@@ -24,7 +24,7 @@ from transduct.bulk.shards import (
     shards_of,
     texts_of,
 )
-from transduct.data.preparing import Engine
+from transduct.data.splits import Engine
 from transduct.devices import pick_device
 from transduct.errors import TransductError, require
 from transduct.predictors.base import json_value, load, model_directory

@@ -107,7 +107,7 @@ class Lines:
             out.write(part.read())
 
     def _rows_of_cells(self, shard: Shard, rows: Iterable[Sequence[Any]]) -> str:
-        lines = []
+        lines, end = [], self._end(shard)
         for index, cells in enumerate(rows):
             line = "\t".join(map(_spelt, cells))
             if "\n" in line or (self.columns and line.count("\t") >= len(cells)):
@@ -117,8 +117,13 @@ class Lines:
                     file=shard.name,
                     line=Lines.line(self, shard, index),
                 )
-            lines.append(f"{line}\n")
+            lines.append(line + end)
         return "".join(lines)
+
+    def _end(self, shard: Shard) -> str:
+        """What ends a line of the file, as it does the first."""
+        with opened(shard.file) as stream:
+            return "\r\n" if stream.readline().endswith(b"\r\n") else "\n"
 
     def _lines(self, shard: Shard) -> Iterator[str]:
         if _compression(shard.name):
@@ -151,10 +156,11 @@ class JsonLines(Lines):
 
     def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:  # noqa: ARG002
         new = (dict(zip(results, cells)) for cells in zip(*results.values(), strict=True))
+        end = self._end(shard)
         # The rest of a line keeps its spelling. Python would change numbers of many digits, keys
         # that come twice and unpaired surrogates.
         lines = (
-            f"{line.rstrip()[:-1]}, {json.dumps(each, ensure_ascii=False)[1:]}\n"
+            f"{line.rstrip()[:-1]}, {json.dumps(each, ensure_ascii=False)[1:]}{end}"
             for line, each in zip(self._lines(shard), new, strict=True)
         )
         return "".join(lines).encode()
@@ -197,12 +203,12 @@ class Table(Lines):
     def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:
         new = zip(*results.values(), strict=True)
         table = [[*row.values(), *cells] for row, cells in zip(rows, new)]
-        if shard.place == 0:
+        if shard.place == 0 and self._first(shard):  # an empty file stays empty
             table.insert(0, [*self._names(shard), *results])
         if not self.quoted:
             return self._rows_of_cells(shard, table).encode()
         text = io.StringIO()
-        writer = csv.writer(text, delimiter=self._mark(shard), lineterminator="\n")
+        writer = csv.writer(text, delimiter=self._mark(shard), lineterminator=self._end(shard))
         writer.writerows(map(_spelt, cells) for cells in table)
         return text.getvalue().encode()
 
@@ -344,7 +350,8 @@ def texts_of(shard: Shard, rows: Sequence[Any], column: str) -> list[str | Trans
     texts: list[str | TransductError] = []
     for row in rows:
         if column not in row:
-            has = f"it has {', '.join(map(str, row))}; name one with --column"
+            known = ", ".join(map(str, row))
+            has = f"it has {known}; name one with --column" if known else "a row is empty; fix it"
             raise TransductError(f"found no column '{column}', {has}", file=shard.name)
         value = row[column]
         problem = f"found {type(value).__name__} in column '{column}', expected text; fix the row"

@@ -31,6 +31,7 @@ from transduct.data.corpus import (
     settings_of,
     write_rows,
 )
+from transduct.data.duplicates import Hashed, Hashes, repeated
 from transduct.data.files import Notify, Refused, in_words, names_of
 from transduct.data.filters import (
     Filters,
@@ -40,11 +41,11 @@ from transduct.data.filters import (
     hashes_of_rows,
     sides_of,
 )
-from transduct.data.quality import Judge, near_duplicates, signatures_of
+from transduct.data.quality import Judge
 from transduct.data.replacements import changed
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.splits import Split, splits_of
+from transduct.data.splits import Engine, Split, Work, in_this_process, splits_of
 from transduct.data.text import nothing_in, read_part
 from transduct.data.text_warnings import Preprocessed, UnknownRate
 from transduct.data.tokenizer import Tokenizer
@@ -55,21 +56,8 @@ from transduct.storage import WEIGHTS, new_directory
 CORPUS, PARTS, JOB = "corpus", "parts", "job.json"
 HELD_OUT = "held_out.jsonl"  # beside the shards of the corpus
 PROGRESS = 1_000_000  # pairs read between two progress messages
-FORMAT = 1  # of parts
-ROWS, FACTS, SIGNATURES = "rows.arrow", "facts.json", "signatures"
-HASHES, ORDER = "hashes.uint64", "order.uint32"
-RUN = 1 << 21  # hashes of a part that are sorted at once
-RANGE = 1 << 22  # hashes of a range, which are in memory at once
-
-Work = Callable[[Any], Any]  # does a part or a range
-# Does all that it is given, by workers that it makes; results come as they are done.
-Engine = Callable[[Callable[[], Work], Sequence[Any]], Iterator[Any]]
-
-
-def in_this_process(make: Callable[[], Work], units: Sequence[Any]) -> Iterator[Any]:
-    """Do all units in this process."""
-    work = make()
-    return map(work, units)
+FORMAT = 2  # of parts
+ROWS, FACTS = "rows.arrow", "facts.json"
 
 
 class HeldOut:
@@ -146,24 +134,8 @@ class MakePart:
                 *((f"hash_{side}", pa.uint64()) for side in range(1 + self.sides)),
             ]
         )
-        read, runs = 0, list[int]()
-        waiting: list[tuple[np.ndarray, np.ndarray]] = []
-
-        def sort_waiting() -> None:
-            run, rows = map(np.concatenate, zip(*waiting))
-            order = np.argsort(run, kind="stable")
-            run[order].tofile(hashes)
-            rows[order].tofile(rows_of_hashes)
-            runs.append(len(run))
-            waiting.clear()
-
-        with (
-            (folder / ROWS).open("wb") as file,
-            pa.ipc.new_file(file, schema) as writer,
-            (folder / HASHES).open("wb") as hashes,
-            (folder / ORDER).open("wb") as rows_of_hashes,
-            (folder / SIGNATURES).open("wb") as signatures,
-        ):
+        written = Hashes(folder, bool(self.data.filters.near_duplicates))
+        with (folder / ROWS).open("wb") as file, pa.ipc.new_file(file, schema) as writer:
             for pairs in read_part(split.source, Path(self.data.root), refused, split.spans):
                 made = changed(pairs, self.data.replace)
                 sides = [*zip(*made)]
@@ -182,91 +154,19 @@ class MakePart:
                 ]
                 arrays = [*lists, *map(pa.array, (unfit, *hashed))]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
-                waiting.append((hashed[0, fit], (read + np.flatnonzero(fit)).astype(np.uint32)))
-                if sum(len(each) for each, _ in waiting) >= RUN:
-                    sort_waiting()
-                if self.data.filters.near_duplicates:
-                    signatures_of(made).tofile(signatures)
+                written.add(made, hashed[0], fit)
                 if held_out.count:
                     held_out.add(hashed[1].tolist(), hashed[0].tolist(), pairs)
-                read += len(pairs)
-            if waiting:
-                sort_waiting()
         held_out.shorten()
+        hashes = written.finished()
         return {
-            "read": read,
-            "runs": runs,
+            "read": hashes.rows,
+            "runs": hashes.runs,
             "errors": refused.errors,
             "unknown": [(rate.read, rate.found) for rate in unknown],
             "preprocessed": [(count.read, count.found) for count in preprocessed],
             "held_out": [(source, *found) for source, found in held_out.chosen.items()],
         }
-
-
-class FindRepeated:
-    """Finds the pairs of a range of hashes that equal an earlier one, in a file for each range.
-
-    Args:
-        parts: all parts in order, each with the number of hashes in its sorted runs.
-        ranges: the number of ranges, which are of the same size.
-    """
-
-    def __init__(
-        self, parts: Sequence[tuple[Path, Sequence[int]]], folder: Path, ranges: int
-    ) -> None:
-        self.parts, self.folder, self.ranges = parts, folder, ranges
-
-    def __call__(self, number: int) -> None:
-        """Find those of a range, by its number."""
-        found, rows, parts = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)], [0]
-        for path, runs in self.parts:
-            start, before = 0, sum(map(len, found))
-            for count in runs:
-                if count:
-                    run = np.memmap(path / HASHES, np.uint64, "r", 8 * start, count)
-                    order = np.memmap(path / ORDER, np.uint32, "r", 4 * start, count)
-                    inside = self._inside(run, number)
-                    found.append(np.array(run[inside]))
-                    rows.append(np.array(order[inside]))
-                start += count
-            parts.append(sum(map(len, found)) - before)
-        hashes, of = np.concatenate(found), np.repeat(np.arange(-1, len(self.parts)), parts)
-        equal = np.argsort(hashes, kind="stable")  # the earliest of equals stays the first
-        later = np.sort(equal[1:][hashes[equal[1:]] == hashes[equal[:-1]]])
-        repeated = np.stack([of[later].astype(np.uint32), np.concatenate(rows)[later]])
-        repeated.tofile(self.folder / str(number))
-
-    def _inside(self, hashes: np.ndarray, number: int) -> slice:
-        """Where the hashes of a range are among sorted ones."""
-        step, last = 2**64 // self.ranges, number + 1 == self.ranges
-        start = np.searchsorted(hashes, np.uint64(number * step))
-        stop = len(hashes) if last else np.searchsorted(hashes, np.uint64((number + 1) * step))
-        return slice(int(start), int(stop))
-
-
-class Repeated:
-    """Which rows of parts equal earlier ones: found by `engine`, and kept on disk."""
-
-    def __init__(
-        self, parts: Sequence[tuple[Path, Sequence[int]]], folder: Path, engine: Engine
-    ) -> None:
-        ranges = sum(sum(runs) for _, runs in parts) // RANGE + 1
-        rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        find = partial(FindRepeated, parts, folder, ranges)
-        for _ in (engine if ranges > 1 else in_this_process)(find, range(ranges)):
-            pass
-        files = [folder / str(number) for number in range(ranges)]
-        self._ranges = [
-            np.memmap(each, np.uint32, "r").reshape(2, -1) for each in files if each.stat().st_size
-        ]
-
-    def rows(self, part: int, count: int) -> np.ndarray:
-        """Whether each of the rows of a part is one."""
-        found = np.zeros(count, bool)
-        for parts, rows in self._ranges:
-            found[rows[slice(*np.searchsorted(parts, [part, part + 1]))]] = True
-        return found
 
 
 class Parts:
@@ -282,11 +182,11 @@ class Parts:
         self.refused = [Refused(data.broken) for _ in data.train]  # of each corpus
         self.unknown = UnknownRate("source lines"), UnknownRate("target lines")
         self.preprocessed = Preprocessed("source texts"), Preprocessed("target texts")
-        self.read, self.runs = list[int](), list[list[int]]()
+        self.hashed: list[Hashed] = []
         for split in splits:
-            facts = json.loads((folder / split.name / FACTS).read_text(encoding="utf-8"))
-            self.read.append(facts["read"])
-            self.runs.append(facts["runs"])
+            path = folder / split.name
+            facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+            self.hashed.append(Hashed(path, facts["read"], facts["runs"]))
             self.refused[split.place].errors += facts["errors"]
             for source, key, pair in facts["held_out"]:
                 self.held_out.add([source], [key], [tuple(pair)])
@@ -298,9 +198,9 @@ class Parts:
                     before, first = count.found.get(done, (0, shown))
                     count.found[done] = before + number, first
         read_of: dict[tuple[int, str], int] = {}  # of each file, or pair of files
-        for split, read in zip(splits, self.read):
+        for split, part in zip(splits, self.hashed):
             about = split.place, ", ".join(split.source.files())
-            read_of[about] = read_of.get(about, 0) + read
+            read_of[about] = read_of.get(about, 0) + part.rows
         for split in splits:
             refused = self.refused[split.place]
             if not read_of[split.place, ", ".join(split.source.files())] and not refused.errors:
@@ -311,19 +211,17 @@ class Parts:
 
     def write(self, folder: Path, filters: Filters, engine: Engine) -> dict[str, Any]:
         """Write the pairs that are kept; returns what the manifest says of them."""
-        paths = [self.folder / split.name for split in self.splits]
-        near, similarity = np.zeros(sum(self.read), bool), self.data.filters.near_duplicates
+        equal = repeated(self.hashed, self.folder / ".equal", engine)
+        near, similarity = np.zeros(len(equal), bool), self.data.filters.near_duplicates
         if similarity:
-            near = near_duplicates([path / SIGNATURES for path in paths], similarity)
-        repeated = Repeated([*zip(paths, self.runs)], self.folder / ".repeated", engine)
+            near = repeated(self.hashed, self.folder / ".near", engine, similarity)
 
         def kept(place: int) -> Iterator[list[Ragged]]:
             before = 0
-            for number, (split, count) in enumerate(zip(self.splits, self.read)):
+            for split, part in zip(self.splits, self.hashed):
+                rows = slice(before, before := before + part.rows)
                 if split.place == place:
-                    close, equal = near[before:][:count], repeated.rows(number, count)
-                    yield from _kept(paths[number] / ROWS, filters, close, equal)
-                before += count
+                    yield from _kept(part.folder / ROWS, filters, near[rows], equal[rows])
 
         train = self.data.train
         return write_rows(folder, 2, ((each.weight, kept(n)) for n, each in enumerate(train)))

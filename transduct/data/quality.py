@@ -1,7 +1,6 @@
 """Pairs that are probably no translations of each other, or that spoil a model: which, and why.
 
-Everything is computed from the texts, offline. Near duplicates need all pairs at once and are found
-on disk, by MinHash (Broder 1997) in bands.
+Everything is computed from the texts, offline.
 """
 
 import re
@@ -9,9 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
-from pathlib import Path
-from shutil import copyfileobj
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -29,9 +25,6 @@ FEWEST_WORDS = 4  # of a target that may be called untranslated
 COPIED_WORDS = 0.7  # the share of a target's words that its source has too
 MOST_BYTES = 2048  # of a text whose language is found together with others
 SHORT = 10  # bytes that the lengths of short texts may differ by
-PERMUTATIONS, BANDS = 64, 16  # of a MinHash: 4 numbers a band find most pairs alike from 0.7 on
-SHINGLE = 5  # characters
-MIXER = np.uint64(0x9E3779B97F4A7C15)
 MARKS = ("[?？;]", "[!！]", "[,，、،]")
 SHIFTS = (1, -1, 2, -2, 3, -3)  # lines by which a run may be out of place
 EVIDENCE = 18.0  # nats for a run that is out of place, above any that chance brings about
@@ -251,13 +244,14 @@ def _scores(texts: Sequence[bytes]) -> NDArray[np.float32]:
     return scores
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """A text up to case and white space."""
     return " ".join(tidied(text).casefold().split())
 
 
 def _copied(chunk: _Chunk) -> NDArray[np.bool_]:
     """Whether the texts are equal; numbers may be."""
-    equal = np.array([_folded(one) == _folded(other) for one, other in chunk.pairs])
+    equal = np.array([folded(one) == folded(other) for one, other in chunk.pairs])
     return equal & (chunk.count(LETTERS)[0] > 0)
 
 
@@ -349,57 +343,4 @@ def _runs(votes: Sequence[float]) -> NDArray[np.bool_]:
             if best > EVIDENCE:
                 found[start:end] = True
             total, start, best, end = 0.0, place + 1, 0.0, place + 1
-    return found
-
-
-def signatures_of(pairs: Sequence[Pair]) -> NDArray[np.uint32]:
-    """The MinHash of each pair's shingles: runs of characters of both texts, up to case and white
-    space."""
-    with needing("filters", "rensa"):
-        from rensa import RMinHash
-
-    filled = (text.ljust(SHINGLE, "\0") for text in ("\n".join(map(_folded, p)) for p in pairs))
-    points, starts = points_of([*filled])
-    runs = np.zeros(len(points), np.uint64)
-    for place in range(SHINGLE):
-        runs = runs * MIXER + np.append(points[place:], np.zeros(place, np.uint32))
-    own = np.ones(len(points), bool)  # runs that do not go on into the next text
-    for place in range(1, SHINGLE):
-        own[starts[1:] - place] = False
-    rows = starts - (SHINGLE - 1) * np.arange(len(starts))
-    digests = RMinHash.digest_matrix_from_flat_token_hashes(
-        runs[own] * MIXER, rows.astype(np.uint64), num_perm=PERMUTATIONS, seed=1
-    )
-    return np.array(digests.to_rows(), np.uint32).reshape(len(pairs), PERMUTATIONS)
-
-
-def near_duplicates(files: Sequence[Path], similarity: float) -> NDArray[np.bool_]:
-    """Which pairs are near duplicates of an earlier one.
-
-    Args:
-        files: the signatures of all pairs, in order.
-        similarity: the share of their shingles that two pairs have in common, from which they are.
-    """
-    with TemporaryFile(dir=files[0].parent) as joined:
-        for path in files:
-            with path.open("rb") as file:
-                copyfileobj(file, joined)
-        joined.flush()
-        count = joined.tell() // (4 * PERMUTATIONS)
-        shape = (count, PERMUTATIONS)
-        signatures = (
-            np.memmap(joined, np.uint32, "r", shape=shape) if count else np.empty(shape, np.uint32)
-        )
-    found = np.zeros(count, bool)
-    for columns in np.split(np.arange(PERMUTATIONS), BANDS):
-        band = np.ascontiguousarray(signatures[:, columns]).view(np.uint64)
-        keys = band[:, 0] * MIXER + band[:, 1]
-        order = np.argsort(keys, kind="stable")  # the earliest of equals is first
-        equal = keys[order[1:]] == keys[order[:-1]]
-        firsts = np.maximum.accumulate(np.where(np.r_[True, ~equal], np.arange(count), 0))
-        later = np.flatnonzero(np.r_[False, equal])
-        pairs_of = order[later], order[firsts[later]]
-        for some in np.array_split(np.arange(len(later)), len(later) // 65536 + 1):
-            one, other = (signatures[each[some]] for each in pairs_of)
-            found[pairs_of[0][some]] |= (one == other).mean(1) >= similarity
     return found

@@ -5,7 +5,7 @@ A part is some row groups of Parquet, a range of bytes that ends at a line (of t
 the same lines), a whole file that is compressed, a CSV or a document, or a generated corpus.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -20,6 +20,16 @@ from transduct.data.sources import COMPRESSIONS, TextSource, ending, listed
 
 SIZE = 1 << 24  # bytes of a part, to the end of a line or of a row group
 BLOCK = 1 << 20
+
+Work = Callable[[Any], Any]  # does a part of a corpus, or a range of hashes
+# Does all that it is given, by workers that it makes; results come as they are done.
+Engine = Callable[[Callable[[], Work], Sequence[Any]], Iterator[Any]]
+
+
+def in_this_process(make: Callable[[], Work], units: Sequence[Any]) -> Iterator[Any]:
+    """Do all units in this process."""
+    work = make()
+    return map(work, units)
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,8 @@ def filter(
     if out is None:
         raise UsageError("--out is missing; name a new folder for what is kept")
     paths, overrides = recipe_words(recipe or [], is_table)
+    if not (paths or source or target):
+        raise UsageError("nothing to filter; give a recipe, a table, or --source and --target")
     overrides += [f"data.{key}={value}" for key, value in set_options(languages).items()]
     files: dict[str, object] = {"source": source, "target": target, "columns": columns}
     chosen = chosen_recipe(paths, overrides, profile, out, False, files, ignore)

@@ -25,14 +25,13 @@ from transduct.data.prepared import folder_of_corpus
 from transduct.data.preparing import (
     CORPUS,
     JOB,
-    Engine,
     held_out_of,
-    in_this_process,
     inputs_for,
     prepare,
 )
 from transduct.data.replacements import changes_of, of_references
 from transduct.data.sources import DataConfig
+from transduct.data.splits import Engine, in_this_process
 from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import (
     NO_SPECIAL_TOKENS,

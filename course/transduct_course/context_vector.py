@@ -34,8 +34,12 @@ def measure(setting: Setting) -> Measured:
         small.train(model, data, setting.pick(1200, 300, 3), 3e-3, seed=seed)
         for length in lengths:
             rows = small.pairs(echoed(length, length), setting.pick(100, 50, 3), "test")
-            right = small.accuracy(model, rows, small.FIRST)
-            yield {"model": name, "length": length, "seed": seed, "accuracy": right}
+            yield {
+                "model": name,
+                "length": length,
+                "seed": seed,
+                "accuracy": small.accuracy(model, rows, small.FIRST),
+            }
 
 
 def judge(rows: Rows) -> list[Verdict]:

@@ -97,7 +97,7 @@ def built(letters: int, longest: float) -> Any:
 def windows(ids: torch.Tensor, context: int, size: int, seed: str) -> small.Labelled:
     """Random stretches of the text; each character is labelled with the next."""
     random = Random(seed)
-    starts = [random.randrange(len(ids) - context - 1) for _ in range(size)]
+    starts = (random.randrange(len(ids) - context - 1) for _ in range(size))
     parts = [ids[start : start + context + 1] for start in starts]
     tokens, labels = torch.cat([p[:-1] for p in parts]), torch.cat([p[1:] for p in parts])
     return small.Labelled(tokens, labels, Segments.of([context] * size))

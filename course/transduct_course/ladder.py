@@ -69,9 +69,12 @@ def measure(setting: Setting) -> Measured:
         model = small.seeded(seed, Rung, letters, rung)
         data = (windows(ids, context, 16, f"{seed} {n}") for n in count())
         small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
-        loss = small.mean_loss(small.next_loss, model, test)
-        used = sum(weight.numel() for weight in model.parameters())
-        yield {"rung": rung, "seed": seed, "loss": loss, "parameters": used}
+        yield {
+            "rung": rung,
+            "seed": seed,
+            "loss": small.mean_loss(small.next_loss, model, test),
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+        }
 
 
 def judge(rows: Rows) -> Iterator[Verdict]:

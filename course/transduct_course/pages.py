@@ -22,9 +22,31 @@ MARK = re.compile(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"```python\n(.*?)```\n?", re.DOTALL)
 WIDTH = 112  # characters of a line of text
 MOST_LINES = 6  # of a table that is not folded
-SIZES = {
-    "english": {"full": "full size", "quick": "quick size"},
-    "korean": {"full": "전체 크기", "quick": "빠른 크기"},
+PHRASES: dict[Language, dict[str, str]] = {
+    "english": {
+        "full": "full size",
+        "quick": "quick size",
+        "took": "{:.1f} minutes of a core",
+        "missing": "Not measured yet",
+        "one seed": "{} seed",
+        "seeds": "{} seeds",
+        "range": "{} to {} seeds",
+        "rows": "All {} rows",
+        "picture": "svg",
+        "notebook": "ipynb",
+    },
+    "korean": {
+        "full": "전체 크기",
+        "quick": "빠른 크기",
+        "took": "코어 하나로 {:.1f}분",
+        "missing": "아직 측정하지 않았다",
+        "one seed": "시드 {}개",
+        "seeds": "시드 {}개",
+        "range": "시드 {}~{}개",
+        "rows": "전체 {}행",
+        "picture": "ko.svg",
+        "notebook": "ko.ipynb",
+    },
 }
 
 
@@ -35,24 +57,18 @@ def filled(text: str, folder: Path, language: Language) -> str:
 
 def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
     """The picture, the table and the verdicts of an experiment."""
-    path, experiment = folder / f"{name}.json", find(name)
+    path, experiment, words = folder / f"{name}.json", find(name), PHRASES[language]
     yield f"<!-- measured: {name} -->"
     if path.exists():
         found = Result.read(experiment, path)
-        ending = {"english": "svg", "korean": "ko.svg"}[language]
-        yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.{ending})\n"
+        yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.{words['picture']})\n"
         yield from said(found, language)
-        minutes = f"{found.seconds / 60:.1f}"
-        took = {
-            "english": f"{minutes} minutes of a core",
-            "korean": f"코어 하나로 {minutes}분",
-        }[language]
-        about = [SIZES[language][found.setting.size], *seeds(found, language), took]
-        told = ", ".join(about[: -1 if minutes == "0.0" else None])
-        yield f"\n`transduct learn {name}` ({told})."
+        about = [words[found.setting.size], *seeds(found, language)]
+        if found.seconds >= 3:
+            about.append(words["took"].format(found.seconds / 60))
+        yield f"\n`transduct learn {name}` ({', '.join(about)})."
     else:
-        told = {"english": "Not measured yet", "korean": "아직 측정하지 않았다"}[language]
-        yield f"{told}: `transduct learn {name}`."
+        yield f"{words['missing']}: `transduct learn {name}`."
     yield "<!-- end -->"
 
 
@@ -62,10 +78,8 @@ def seeds(result: Result, language: Language) -> Iterator[str]:
     found = grouped(rows, *result.experiment.keys).values()
     counts = sorted({len({row["seed"] for row in group}) for group in found})
     if counts:
-        between = {"english": " to ", "korean": "~"}[language]
-        number = between.join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-        one = {"english": f"{number} seed{'s' * (counts[-1] > 1)}", "korean": f"시드 {number}개"}
-        yield one[language]
+        kind = "range" if len(counts) > 1 else "seeds" if counts[0] > 1 else "one seed"
+        yield PHRASES[language][kind].format(counts[0], counts[-1])
 
 
 def said(result: Result, language: Language) -> Iterator[str]:
@@ -76,8 +90,8 @@ def said(result: Result, language: Language) -> Iterator[str]:
     if 1 < len(few) <= MOST_LINES + 1:
         yield from marked_up(few)
     if len(few) < len(every) or len(few) > MOST_LINES + 1:
-        folded = {"english": "All {} rows", "korean": "전체 {}행"}[language]
-        yield f"\n<details><summary>{folded.format(len(every) - 1)}</summary>\n"
+        folded = PHRASES[language]["rows"].format(len(every) - 1)
+        yield f"\n<details><summary>{folded}</summary>\n"
         yield from marked_up(every)
         yield "\n</details>"
     several = len(result.verdicts) > 1
@@ -172,9 +186,8 @@ def write(docs: Path) -> None:
         text = filled((docs / page).read_text(encoding="utf-8"), docs / "learn", language)
         write_file(docs / page, text.encode())
         for name, chapter in chapters(text):
-            ending = ".ipynb" if language == "english" else ".ko.ipynb"
             lines = json.dumps(notebook(name, chapter, language), ensure_ascii=False, indent=1)
-            made[f"{name}{ending}"] = f"{lines}\n".encode()
+            made[f"{name}.{PHRASES[language]['notebook']}"] = f"{lines}\n".encode()
     folder = docs / "notebooks"
     folder.mkdir(exist_ok=True)
     for path in folder.glob("*.ipynb"):

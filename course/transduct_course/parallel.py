@@ -36,8 +36,13 @@ def measure(setting: Setting) -> Measured:
         for device, length, batch, name in product(devices, lengths, batches, LAYERS):
             setting.report(f"parallel: {device}, {batch} x {length}, {name}")
             layer = LAYERS[name](width).to(device)
-            found = timed(layer, width, length, batch, setting.pick(5, 3, 1))
-            yield {"device": device, "layer": name, "length": length, "batch": batch, **found}
+            yield {
+                "device": device,
+                "layer": name,
+                "length": length,
+                "batch": batch,
+                **timed(layer, width, length, batch, setting.pick(5, 3, 1)),
+            }
 
 
 def timed(layer: Any, width: int, length: int, batch: int, rounds: int) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """A full run trains from three seeds, each in a process of its own: as fast as there are cores."""
 
-import os
 import signal
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,6 +12,8 @@ from transduct.errors import TransductError
 from transduct_course.catalogue import find
 from transduct_course.experiment import Experiment, Result, Row, Setting, run
 
+Measured = tuple[list[Row], str, float]  # rows, what is lacking, and seconds of a core
+
 
 def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
     """As `run`. A full run of an experiment in the catalogue has a process for each seed, and its
@@ -20,10 +21,10 @@ def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
     report go to stderr."""
     if setting.size != "full" or not experiment.by_seed:
         return run(experiment, setting)
-    before, result, context = _of_children(), Result(experiment, setting), get_context("spawn")
+    result, context = Result(experiment, setting), get_context("spawn")
     others = {*active_children()}
     with ProcessPoolExecutor(len(setting.seeds), context, _begin) as pool:
-        parts: list[Future[tuple[list[Row], str]]] = []
+        parts: list[Future[Measured]] = []
         try:
             for number in setting.seeds:
                 alone = replace(setting, seed=number, report=partial(_say, number))
@@ -42,9 +43,9 @@ def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
                 f"{experiment.name}: the process of a seed ended before its work (the memory may "
                 "be too small for three at once)"
             ) from None
-    result.rows = [row for rows, _ in found for row in rows]
-    result.lacks = next((lacks for _, lacks in found if lacks), "")
-    result.seconds = _of_children() - before
+    result.rows = [row for rows, *_ in found for row in rows]
+    result.lacks = next((lacks for _, lacks, _ in found if lacks), "")
+    result.seconds = sum(seconds for *_, seconds in found)
     return result
 
 
@@ -54,18 +55,12 @@ def _begin() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def _measured(name: str, setting: Setting) -> tuple[list[Row], str]:
-    """In the process of a seed: its rows, and what it lacks."""
+def _measured(name: str, setting: Setting) -> Measured:
+    """In the process of a seed."""
     result = run(find(name), setting)
-    return result.rows, result.lacks
+    return result.rows, result.lacks, result.seconds
 
 
 def _say(seed: int, line: str) -> None:
     sys.stderr.write(line if f"seed {seed}" in line else f"{line} (seed {seed})")
     sys.stderr.write("\n")
-
-
-def _of_children() -> float:
-    """The processor's seconds of all processes that were started here and have ended."""
-    used = os.times()
-    return used.children_user + used.children_system

@@ -45,6 +45,11 @@ def power_of_two(number: int, least: int = 1) -> int:
     return 1 << (max(number, least) - 1).bit_length()
 
 
+def round_up(number: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `number`."""
+    return -(-number // multiple) * multiple
+
+
 @dataclass(frozen=True)
 class Shape:
     """A fixed shape to which batches are filled up, for a compiler or a captured graph.
@@ -69,17 +74,17 @@ class Shape:
         Args:
             tokens: of all sequences together.
         """
-        tokens = -(-max(tokens, longest) // 128) * 128
+        tokens = round_up(max(tokens, longest), 128)
         return cls(tokens, sequences + -(-tokens // max(1, min(FILLER, longest))), longest)
 
     @classmethod
     def near(
         cls, lengths: Sequence[int], tokens: int, longest: int, filler: int | None = None
     ) -> "Shape | None":
-        """Return the one of a few shapes that holds these sequences and their filler. None if none
-        does, as for a batch of uncommon lengths.
+        """Return one of a few shapes, which holds these sequences and their filler. None if their
+        lengths are too uncommon.
 
-        L is a power of two from 16 on, or `longest`. There is room for sequences of L / 2 tokens.
+        L is a power of two from 16 on, or `longest`. B allows for sequences of L / 2 tokens.
 
         Args:
             lengths: of the sequences; of several sides one after the other.
@@ -87,7 +92,7 @@ class Shape:
             longest: the most tokens of any sequence.
             filler: the most tokens of a filler sequence; L by default.
         """
-        total = -(-max(tokens, longest) // 128) * 128
+        total = round_up(max(tokens, longest), 128)
         rounded = min(longest, power_of_two(max(lengths), SHORTEST))
         filler = min(filler or rounded, rounded)
         shape = cls(total, 2 * total // rounded + -(-total // filler), rounded, filler)
@@ -106,8 +111,7 @@ class Shape:
 
     def rounded_up(self, count: int, parts: int = 16) -> int:
         """Return a count rounded up to a multiple of N / `parts`, so that few are different."""
-        part = -(-self.tokens // parts)
-        return -(-count // part) * part
+        return round_up(count, -(-self.tokens // parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,38 +231,56 @@ class Segments:
         return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]
 
 
+def pad(flat: Tensor, segments: Segments) -> Tensor:
+    """Pad with zeros: (N, ...) -> (B, L, ...). Returns a view if all lengths are equal."""
+    shape = (len(segments), segments.longest, *flat.shape[1:])
+    if segments.equal:
+        return flat.view(shape)  # (B, L, ...)
+    empty = flat.new_zeros(len(segments) * segments.longest, *flat.shape[1:])
+    return empty.index_copy(0, segments.slots, flat).view(shape)  # (B, L, ...)
+
+
+def flatten(padded: Tensor, segments: Segments) -> Tensor:
+    """The inverse of `pad`: (B, L, ...) -> (N, ...)."""
+    if segments.equal:
+        return padded.flatten(0, 1)  # (N, ...)
+    return padded.flatten(0, 1).index_select(0, segments.slots)  # (N, ...)
+
+
+def sources_of(rows: Tensor, beam: int) -> Tensor:
+    """The sources (B',) that search rows (R',) belong to; each kept source has `beam` rows, side by
+    side."""
+    return rows[::beam] // beam
+
+
 class Movable:
     """A batch, a dataclass of tensors, that can be moved to a device."""
 
     def to(self, device: torch.device) -> Self:
-        """Returns the batch on a device: itself if its first tensor is already there."""
-        parts = [
-            (name, value)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor | Segments)
-        ]
-        if next(value for _, value in parts if isinstance(value, Tensor)).device == device:
+        """Return the batch on a device: itself if its first tensor is already there."""
+        tensors = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
+        if next(iter(tensors.values())).device == device:
             return self
-        moved = {
-            name: value.to(device)
-            if isinstance(value, Segments)
-            else value.to(device, non_blocking=True)
-            for name, value in parts
+        moved: dict[str, Any] = {
+            name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()
         }
+        for name, value in vars(self).items():
+            if isinstance(value, Segments):
+                moved[name] = value.to(device)
         return replace(self, **moved)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a field of a `FlatBatch` has one of in each row, and how it is filled up.
+    """The first axis of a field of a `FlatBatch`, and how the field is filled up.
 
     Attributes:
-        name: such as "tokens". Fields of one name are of one length; a field of `Segments` has the
-            name of the rows that it divides into sequences.
+        name: such as "tokens". Fields with the same name have the same length. A field of
+            `Segments` has the name of the axis that it divides into sequences.
         fill: the value of filler.
-        within: the axis on which the field holds positions, if it does.
-        marks: whether the field tells rows, 1.0, from filler, 0.0. It is None without filler.
-        divides: whether the field is segments; read from its type.
+        within: if the field holds positions, the axis that they point into.
+        marks: whether the field is 1.0 for real rows and 0.0 for filler. It is None without filler.
+        divides: whether the field is `Segments`; read from its type.
     """
 
     name: str
@@ -366,31 +388,9 @@ def concatenated(rows: Sequence[Any]) -> Tensor:
     return torch.from_numpy(flat if flat.dtype == np.float32 else flat.astype(np.int64))
 
 
-def pad(flat: Tensor, segments: Segments) -> Tensor:
-    """Pad with zeros: (N, ...) -> (B, L, ...). Returns a view if all lengths are equal."""
-    shape = (len(segments), segments.longest, *flat.shape[1:])
-    if segments.equal:
-        return flat.view(shape)  # (B, L, ...)
-    empty = flat.new_zeros(len(segments) * segments.longest, *flat.shape[1:])
-    return empty.index_copy(0, segments.slots, flat).view(shape)  # (B, L, ...)
-
-
-def flatten(padded: Tensor, segments: Segments) -> Tensor:
-    """The inverse of `pad`: (B, L, ...) -> (N, ...)."""
-    if segments.equal:
-        return padded.flatten(0, 1)  # (N, ...)
-    return padded.flatten(0, 1).index_select(0, segments.slots)  # (N, ...)
-
-
 def fill(flat: Tensor, size: int, value: float = 0) -> Tensor:
     """Fill up with equal rows: (n, ...) -> (size, ...)."""
     return torch.cat((flat, flat.new_full((size - len(flat), *flat.shape[1:]), value)))
-
-
-def sources_of(rows: Tensor, beam: int) -> Tensor:
-    """The sources (B',) that search rows (R',) belong to; each kept source has `beam` rows, side by
-    side."""
-    return rows[::beam] // beam
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,13 @@ class Config(Checked):
     """The architecture of a Transformer; the named `SIZES` change some defaults.
 
     Attributes:
+        source_size, target_size: of the vocabularies.
         d_k: the width of a head's keys; d_model / num_heads by default.
         d_v: the width of a head's values; d_k by default.
         num_kv_heads: the number of key and value heads, each shared by a group of query heads;
             num_heads by default.
-        attention_dropout: on the attention weights; above zero, attention uses the slower plain
-            formula.
+        attention_dropout: on the attention weights; above zero, attention runs without its fast
+            kernels.
         first_position: the number of the first position, for computed vectors.
         buckets: how many distances "bucketed" positions tell apart.
         farthest: the distance from which they share one bucket.
@@ -91,8 +92,8 @@ class Config(Checked):
         bias: whether linear layers have biases.
         norm_epsilon: added to the variance by norms; by default 1e-5, for `rms` 1e-6.
         final_norm: whether a norm follows each stack; by default after pre-norm layers only.
-        position_mode: whether vector schemes are added to the embedding, concatenated to it and
-            projected, or, with "attention", added to query, key and value. The schemes rotary,
+        position_mode: where position vectors enter: "add" to the embedding, "concatenate" to it
+            and project, or, with "attention", add to query, key and value. The schemes rotary,
             alibi, relative and bucketed always act inside self-attention.
         tie: which tables are shared. "all" is both embeddings and the output, "decoder" the target
             embedding and the output, "embeddings" both embeddings. "all" and
@@ -155,18 +156,17 @@ class Config(Checked):
 
     @property
     def length_dependent(self) -> bool:
-        """Whether a position vector depends on the length of its sequence, so that no table can
-        hold it."""
+        """Whether a position vector depends on the length of its sequence. No table can hold
+        such vectors."""
         return self.positions in LENGTH_DEPENDENT
 
     @property
     def left_out(self) -> str | None:
-        """The first part of a Transformer that this one is without, or None."""
-        without = next(
-            (name for name in ("bias", "embedding_scale") if not getattr(self, name)), None
-        )
-        if without is not None:
-            return f"a model with {without}=false"
+        """The first deviation from the usual Transformer that formats of other tools cannot
+        express, or None."""
+        for name in ("bias", "embedding_scale"):
+            if not getattr(self, name):
+                return f"a model with {name}=false"
         if self.embedding_norm or self.final_norm not in (None, self.norm == "pre"):
             return "norms after embeddings, or after a stack of post-norm layers"
         return None if self.norm_epsilon is None else f"norm_epsilon {self.norm_epsilon}"
@@ -183,7 +183,8 @@ class Config(Checked):
 
 
 class Transformer(DecoderSteps, Model):
-    """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search."""
+    """Encoder and decoder over segments: `encode`; and, from `DecoderSteps`, `decode` for whole
+    targets, `start` and `step` for search."""
 
     captures_search = True
     captures_steps = True
@@ -207,13 +208,14 @@ class Transformer(DecoderSteps, Model):
         )
         self.source_embedding = self._embedding(source_table, shape)
         self.target_embedding = self._embedding(table, shape)
-        inside = self._positions(causal=False)
+        make_positions = self._attention_positions(causal=False)
         self.encoder = Encoder(
-            EncoderLayer(shape, self._attention(inside())) for _ in range(config.encoder_layers)
+            EncoderLayer(shape, self._attention(make_positions()))
+            for _ in range(config.encoder_layers)
         )
-        inside = self._positions(causal=True)
+        make_causal = self._attention_positions(causal=True)
         self.decoder = Decoder(
-            DecoderLayer(shape, self._attention(inside()), self._attention(None))
+            DecoderLayer(shape, self._attention(make_causal()), self._attention(None))
             for _ in range(config.decoder_layers)
         )
         self.encoder_norm, self.decoder_norm = final_norm(shape), final_norm(shape)
@@ -245,14 +247,15 @@ class Transformer(DecoderSteps, Model):
             config.vector_scheme,
             mode,
             config.max_length,
-            config.dropout,
-            config.embedding_scale,
-            config.first_position,
-            make_norm(shape) if config.embedding_norm else None,
+            rate=config.dropout,
+            scaled=config.embedding_scale,
+            first=config.first_position,
+            norm=make_norm(shape) if config.embedding_norm else None,
         )
 
-    def _positions(self, causal: bool) -> Callable[[], AttentionPositions | None]:
-        """What gives each layer of a stack the positions inside its self-attention, if any."""
+    def _attention_positions(self, causal: bool) -> Callable[[], AttentionPositions | None]:
+        """Return a function that makes the positions inside one layer's self-attention, if any; all
+        layers of a stack may share one table."""
         config = self.config
         if config.positions == "none" or config.vector_scheme is not None:
             return lambda: None
@@ -261,25 +264,25 @@ class Transformer(DecoderSteps, Model):
             config.positions,
             config.max_length,
             config.num_heads,
-            config.key_width,
-            config.value_width,
-            config.buckets,
-            config.farthest,
-            causal,
+            d_k=config.key_width,
+            d_v=config.value_width,
+            buckets=config.buckets,
+            farthest=config.farthest,
+            causal=causal,
         )
         if config.positions == "bucketed" and config.shared_positions:
             return cache(make)
         return make
 
-    def _attention(self, inside: AttentionPositions | None) -> MultiHeadAttention:
+    def _attention(self, positions: AttentionPositions | None) -> MultiHeadAttention:
         config = self.config
         return MultiHeadAttention(
             config.d_model,
             config.num_heads,
-            config.key_width,
-            config.value_width,
-            config.num_kv_heads,
-            config.attention_dropout,
-            inside,
-            config.bias,
+            d_k=config.key_width,
+            d_v=config.value_width,
+            num_kv_heads=config.num_kv_heads,
+            dropout=config.attention_dropout,
+            positions=positions,
+            bias=config.bias,
         )

@@ -59,13 +59,13 @@ class Stepper:
         self.captured = config.capture is True
         loss = triton.CompiledLoss(loss, notify) if config.compile is True else loss
         self.combined = combined(model, loss, ranks, self.captured, config.shard)
-        # Where ranks hold pieces of the weights, it is another one than was given.
+        # Where ranks hold pieces of the weights, `combined` makes another module.
         self.model = model = self.combined.model
         self.device = next(model.parameters()).device
         self.fused: list[nn.Module] = []
         if config.recompute:
             self.fused = recompute_layers(model)
-        # Joined passes read the norm of the next layer, which may not be whole yet.
+        # Fused passes read the norm of the next layer, which may not be whole yet.
         elif self.device.type == "cuda" and not config.in_pieces:
             self.fused = fuse_passes(model)
         betas = (config.betas[0], config.betas[1])
@@ -108,21 +108,23 @@ class Stepper:
                 # same numbers, on any number of ranks.
                 place = self.ranks.rank + turn * self.ranks.world
                 seed_generators(self.config.seed, number, place, 0)
+                inputs, divisors = _inputs_and_divisors(batch, totals)
                 with self.combined.before(last=turn + 1 == len(micro_batches)):
-                    losses.append(self._backward(*_divided(batch, totals), self._factor))
+                    losses.append(self._backward(inputs, divisors, self._factor))
             loss = self.combined.after(torch.stack(losses).sum())
             taken = Taken(number, self._update(loss, self._factor))
             # Only float16 waits here: it must know of an overflow before it takes the next step.
-            if self.scale is None or self._suits(self.scale, taken):
+            if self.scale is None or self._fits_float16(self.scale, taken):
                 return taken
 
-    def _suits(self, scale: "LossScale", taken: "Taken") -> bool:
-        """Whether a step fits into float16. The loss scale follows."""
+    def _fits_float16(self, scale: "LossScale", taken: "Taken") -> bool:
+        """Whether a step has not overflowed. Adapts the loss scale; without a lower one, the run
+        goes on in float32."""
         finite = taken.is_finite()
         self.scale = scale.after_success() if finite else scale.lower()
         if self.scale is None:
             self.notify(f"step {taken.number}: no loss scale serves float16; it goes on in float32")
-            self._set_up()  # what is captured computes in float16
+            self._set_up()  # captured graphs would still compute in float16
         return finite
 
     @property
@@ -190,16 +192,17 @@ class Taken:
     """A step that has been taken, though its numbers may still be on their way from a GPU.
 
     Args:
-        number: which step.
-        both: (2,) the loss, and the norm of the gradients.
+        number: of the step.
+        loss_and_norm: (2,) the loss, and the norm of the gradients.
     """
 
-    def __init__(self, number: int, both: Tensor) -> None:
-        self.number, self._both = number, both
+    def __init__(self, number: int, loss_and_norm: Tensor) -> None:
+        self.number, self._loss_and_norm = number, loss_and_norm
         self._event: Any = None
-        if both.is_cuda:
+        if loss_and_norm.is_cuda:
             # Pinned, or the copy would wait for all that the device has still to do.
-            self._both = torch.empty(2, pin_memory=True).copy_(both, non_blocking=True)
+            pinned = torch.empty(2, pin_memory=True)
+            self._loss_and_norm = pinned.copy_(loss_and_norm, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
 
@@ -207,7 +210,7 @@ class Taken:
         """Wait for the step. Returns whether it has changed the weights."""
         if self._event is not None:
             self._event.synchronize()
-        return bool(self._both.isfinite().all())
+        return bool(self._loss_and_norm.isfinite().all())
 
     def loss(self) -> float:
         """Wait for the loss: the weighted sum of the terms' averages, over all ranks.
@@ -215,10 +218,11 @@ class Taken:
         Raises:
             Diverged: it or the gradient norm is not finite; this step has changed no weight.
         """
-        finite, (value, norm) = self.is_finite(), self._both.tolist()
+        finite = self.is_finite()
+        loss, norm = self._loss_and_norm.tolist()
         if not finite:
-            raise Diverged(f"step {self.number}: loss {value:.4g}, gradient norm {norm:.4g}")
-        return value
+            raise Diverged(f"step {self.number}: loss {loss:.4g}, gradient norm {norm:.4g}")
+        return loss
 
 
 @dataclass(frozen=True)
@@ -359,12 +363,14 @@ def total_counts(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def is_real(batch: Any) -> bool:
-    """Whether a batch counts."""
+    """Whether a batch counts, and is no filler."""
     return not isinstance(batch, Filler)
 
 
-def _divided(batch: Any, totals: Mapping[str, float]) -> tuple[Any, Mapping[str, float]]:
-    """A batch and what its terms are divided by: a filler's by infinity, so that it adds zeros."""
+def _inputs_and_divisors(
+    batch: Any, totals: Mapping[str, float]
+) -> tuple[Any, Mapping[str, float]]:
+    """A batch, and what its terms are divided by: infinity for a filler, so that it adds zeros."""
     if is_real(batch):
         return batch, totals
     return batch.batch, dict.fromkeys(batch.batch.counts, math.inf)

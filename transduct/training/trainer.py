@@ -69,6 +69,93 @@ class Report(Protocol):
         """Whether a score is the worst possible: 0, or 100 % of errors. A loss never is."""
 
 
+def fit(
+    model: nn.Module,
+    config: TrainingConfig,
+    directory: Path,
+    batches: Callable[..., Iterator[Any]],
+    loss: LossOf,
+    validate: Callable[[nn.Module], Report] | None = None,
+    report: Callable[[Event], None] = ignore,
+    validated_on: str = "",
+    windows: int = 1,
+) -> Finished:
+    """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final
+    weights in `model`.
+
+    Args:
+        batches: (split, epoch, start, rank, world, a_step, window) -> this rank's batches of a
+            window of an epoch, from number `start` on, as `data.batching.load` shares them out.
+        loss: (model, batch) -> {name: (sum, count, weight)}.
+        validate: model -> a report with scores.
+        report: called with each record of the log, which has an additional entry "details".
+        validated_on: a digest of the validation data; scores on other data are not compared.
+        windows: the number of windows in an epoch.
+
+    Raises:
+        TrainingFailed: if training diverged too often, or was stopped by a signal (the state is
+            saved).
+        TransductError: if the model has a buffer, the run is past the requested number of steps,
+            none of its checkpoints can be read, or the ranks find different ones.
+    """
+    for name, _ in model.named_buffers():
+        raise TransductError(
+            f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor the "
+            "finished model holds; make it an nn.Parameter with requires_grad=False, or use a "
+            "layer without one"
+        )
+    device = pick_device(config.device)
+    prepare_machine()
+    torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
+    if not config.in_pieces:  # else it may not fit
+        model.to(device)
+    model.train()
+    freeze(model, config.freeze)
+    ranks = Ranks.join(device).within(config.timeout)
+    with ranks.naming_lost():
+        trainer = Trainer(
+            model, config, directory, batches, loss, validate, report, ranks, validated_on, windows
+        )
+        return _trained(trainer, directory)
+
+
+def _trained(trainer: "Trainer", directory: Path) -> Finished:
+    """Train from the newest intact checkpoint to the end; see `fit`."""
+    config, ranks = trainer.config, trainer.ranks
+    broken: list[str] = []
+    step = trainer.checkpoints.last_good(broken=broken)
+    # Every rank has looked before what follows may write.
+    remedy = f"give an --out that all share (rank {ranks.rank}: {directory})"
+    ranks.require_equal("the newest checkpoint", step, remedy)
+    if step is None:
+        require(
+            not broken,
+            f"{''.join(broken[:1])} (no older checkpoint is whole either; to start again choose "
+            "another --out)",
+        )
+        trainer.save()  # so that a rollback is always possible
+    else:
+        trainer.restore(step)
+        require(
+            step <= config.steps,
+            f"training.steps is {config.steps}, step {step} is trained already; give no fewer",
+        )
+    if trainer.log is not None:
+        trainer.log.forget_after(trainer.state.step)
+        if broken:
+            trainer.log.write({"step": trainer.state.step, "passed_over": broken}, None)
+    trainer.report_other_threads()
+    trainer.forget_other_validations()
+    with ExitStack() as ending:  # in reverse order, each whatever becomes of the others
+        ending.callback(trainer.stepper.release)
+        if trainer.log is not None:
+            ending.callback(trainer.log.close)
+        ending.callback(trainer.checkpoints.wait)
+        with stopped_by_signals(trainer.stop):
+            trainer.run()
+            return trainer.finish()
+
+
 class Meter:
     """Measures time, tokens and loss between log records."""
 
@@ -139,10 +226,13 @@ class Trainer:
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, pieces_of)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
-        self.threads = 0  # of the process that wrote the checkpoint restored, if they matter
+        self.threads = (
+            0  # of the process that wrote the restored checkpoint; 0 if they do not matter
+        )
         self.stopping, self.scoring = False, False
         self.taken: list[tuple[Taken, int]] = []  # steps still to wait for, and their tokens
-        # A CPU has nobody to run ahead of; more than one step ahead would only hold more memory.
+        # Steps that the host may be ahead of the device. A CPU is its own host; more than one step
+        # would only hold more memory.
         self.ahead = 1 if self.stepper.device.type == "cuda" else 0
 
     def run(self) -> None:
@@ -180,7 +270,7 @@ class Trainer:
                 with meter.paused():
                     saved = self._milestones()
             except Diverged as problem:
-                # What was taken after the diverged step belongs to a course that is given up.
+                # The steps after the diverged one are given up with it.
                 self.taken.clear()
                 self._roll_back(problem)
                 meter.forget()
@@ -217,7 +307,7 @@ class Trainer:
         return regular or (number < self.config.log_every and number & (number - 1) == 0)
 
     def _settle(self, meter: Meter, most: int) -> None:
-        """Wait for the losses of the steps taken until at most so many are left.
+        """Wait for the losses of the oldest steps taken, until at most `most` steps are left.
 
         Raises:
             Diverged: a loss or a gradient is not finite, or the loss is far above its best.
@@ -275,20 +365,21 @@ class Trainer:
             "validation_seconds": round(time.perf_counter() - started, 2),
         }
         self._write(event, dict(report.details))
-        if config.best is None:
-            return False
-        if config.best not in report.scores:
-            self.save()
+        return config.best is not None and self._improved(config.best, report)
+
+    def _improved(self, name: str, report: Report) -> bool:
+        """Whether the score of this name is the best so far. The state remembers it if so, and
+        counts the validations without progress if not."""
+        if name not in report.scores:
+            self.save()  # before `_metric` refuses it, so that the run can go on
         _, sign = self._metric(report)
         # rank 0 decides: rounding may differ
-        score, state = self.ranks.first(report.scores[config.best]), self.state
-        loss, best = (
-            self.ranks.first(report.scores.get("loss", state.recent or 0.0)),
-            state.best_score,
-        )
+        score, state = self.ranks.first(report.scores[name]), self.state
+        loss = self.ranks.first(report.scores.get("loss", state.recent or 0.0))
+        best = state.best_score
         better = not math.isnan(score) and (best is None or sign * score > sign * best)
         # Patience begins with the first score that says anything about the model.
-        waited = 0 if better or report.hopeless(config.best) else state.without_progress + 1
+        waited = 0 if better or report.hopeless(name) else state.without_progress + 1
         # Of equal scores that with the lower loss, then the later one.
         if better or (score == best and (state.best_loss is None or loss <= state.best_loss)):
             state = replace(state, best_score=score, best_step=state.step, best_loss=loss)
@@ -407,12 +498,16 @@ class Trainer:
                 return settled, "", {}
             metric, sign = self._metric(report)
             scores[count] = self.ranks.first(report.scores[metric])
-        # Of equal ones the largest: averages generalise better than their parts.
-        chosen = max(
-            scores,
-            key=lambda count: (-math.inf if math.isnan(s := scores[count]) else sign * s, count),
-        )
-        return window[-1 if math.isnan(scores[chosen]) else -chosen :], metric, scores
+
+        def merit(count: int) -> tuple[float, int]:
+            # Of equal ones the largest count: averages generalise better than their parts.
+            score = scores[count]
+            return -math.inf if math.isnan(score) else sign * score, count
+
+        chosen = max(scores, key=merit)
+        if math.isnan(scores[chosen]):
+            chosen = 1  # no average is a model; the newest weights are
+        return window[-chosen:], metric, scores
 
     def _load_average(self, steps: list[int]) -> None:
         """Load the mean of the weights of these checkpoints, or of their moving averages, for
@@ -514,13 +609,15 @@ class Trainer:
 
     def _about(self, batches: list[Any]) -> Event:
         """What the other ranks must know of this rank's batches of a step."""
-        tokens = sum(batch.tokens for batch in filter(is_real, batches))
-        stopping = self.stopping and self.ranks.world > 1
-        numbers = {"tokens": tokens, "stopping": stopping, "turns": len(batches)}
-        return {"counts": counts_of(batches), **numbers}
+        return {
+            "counts": counts_of(batches),
+            "tokens": sum(batch.tokens for batch in filter(is_real, batches)),
+            "stopping": self.stopping and self.ranks.world > 1,
+            "turns": len(batches),
+        }
 
     def _agreed(self, of_ranks: Sequence[Event]) -> Event:
-        """What the ranks have found together.
+        """The sums over ranks of what `_about` says.
 
         Raises:
             TrainingFailed: they would not compute equally often.
@@ -584,9 +681,8 @@ class Trainer:
     def _kept(self) -> set[int]:
         """The steps of the checkpoints that are still needed, the current step's included."""
         steps = sorted({*self.checkpoints.steps(), self.state.step})
-        regular = [s for s in steps if s % self.config.checkpoint_every == 0][
-            -self.config.keep_checkpoints :
-        ]
+        regular = [step for step in steps if step % self.config.checkpoint_every == 0]
+        regular = regular[-self.config.keep_checkpoints :]
         # a rollback target needs its own best
         bests = self.checkpoints.bests(regular) | {self.state.best_step}
         return {
@@ -658,90 +754,3 @@ def stopped_early(state: State, config: TrainingConfig) -> str:
         f"those of step {state.best_step} "
         f"({config.best} {state.best_score:.4g}); to go on: --resume training.patience=0"
     )
-
-
-def fit(
-    model: nn.Module,
-    config: TrainingConfig,
-    directory: Path,
-    batches: Callable[..., Iterator[Any]],
-    loss: LossOf,
-    validate: Callable[[nn.Module], Report] | None = None,
-    report: Callable[[Event], None] = ignore,
-    validated_on: str = "",
-    windows: int = 1,
-) -> Finished:
-    """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final
-    weights in `model`.
-
-    Args:
-        batches: (split, epoch, start, rank, world, a_step, window) -> this rank's batches of a
-            window of an epoch, from number `start` on, as `data.batching.load` shares them out.
-        loss: (model, batch) -> {name: (sum, count, weight)}.
-        validate: model -> a report with scores.
-        report: called with each record of the log, which has an additional entry "details".
-        validated_on: a digest of the validation data; scores on other data are not compared.
-        windows: the number of windows in an epoch.
-
-    Raises:
-        TrainingFailed: if training diverged too often, or was stopped by a signal (the state is
-            saved).
-        TransductError: if the model has a buffer, the run is past the requested number of steps,
-            none of its checkpoints can be read, or the ranks find different ones.
-    """
-    for name, _ in model.named_buffers():
-        raise TransductError(
-            f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor the "
-            "finished model holds; make it an nn.Parameter with requires_grad=False, or use a "
-            "layer without one"
-        )
-    device = pick_device(config.device)
-    prepare_machine()
-    torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
-    if not config.in_pieces:  # else it may not fit
-        model.to(device)
-    model.train()
-    freeze(model, config.freeze)
-    ranks = Ranks.join(device).within(config.timeout)
-    with ranks.naming_lost():
-        trainer = Trainer(
-            model, config, directory, batches, loss, validate, report, ranks, validated_on, windows
-        )
-        return _trained(trainer, directory)
-
-
-def _trained(trainer: Trainer, directory: Path) -> Finished:
-    """Train from the newest intact checkpoint to the end; see `fit`."""
-    config, ranks = trainer.config, trainer.ranks
-    broken: list[str] = []
-    step = trainer.checkpoints.last_good(broken=broken)
-    # Every rank has looked before what follows may write.
-    remedy = f"give an --out that all share (rank {ranks.rank}: {directory})"
-    ranks.require_equal("the newest checkpoint", step, remedy)
-    if step is None:
-        require(
-            not broken,
-            f"{''.join(broken[:1])} (no older checkpoint is whole either; to start again choose "
-            "another --out)",
-        )
-        trainer.save()  # so that a rollback is always possible
-    else:
-        trainer.restore(step)
-        require(
-            step <= config.steps,
-            f"training.steps is {config.steps}, step {step} is trained already; give no fewer",
-        )
-    if trainer.log is not None:
-        trainer.log.forget_after(trainer.state.step)
-        if broken:
-            trainer.log.write({"step": trainer.state.step, "passed_over": broken}, None)
-    trainer.report_other_threads()
-    trainer.forget_other_validations()
-    with ExitStack() as ending:  # in reverse order, each whatever becomes of the others
-        ending.callback(trainer.stepper.release)
-        if trainer.log is not None:
-            ending.callback(trainer.log.close)
-        ending.callback(trainer.checkpoints.wait)
-        with stopped_by_signals(trainer.stop):
-            trainer.run()
-            return trainer.finish()

@@ -74,7 +74,7 @@ class Sampling(Strategy):
             self.done[group] or all(self.finished[group * self.beam : (group + 1) * self.beam])
             for group in range(len(self.done))
         ]
-        if (places := self._leave()) is None:
+        if (places := self._shrink()) is None:
             return None
         rows = torch.arange(len(tokens), device=self.device).view(-1, self.beam)[places].flatten()
         self.history, self.scores = self.history[rows], self.scores[rows]

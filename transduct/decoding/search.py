@@ -22,10 +22,10 @@ from transduct.functional.lookup import log_normaliser, top
 from transduct.segments import Segments
 
 LengthRule = Literal["wu", "power"]
-Phrase = tuple[tuple[int, ...], ...]  # forms in tokens, of which an output must hold any
+Phrase = tuple[tuple[int, ...], ...]  # forms in tokens; an output must hold one of them
 Stopping = Literal["likeliest", "early", "estimate", "never"]
 # A context variable, no global: each thread of a server runs a search of its own.
-_CALLED: ContextVar[Callable[[], None] | None] = ContextVar("called at a pause", default=None)
+_AT_PAUSE: ContextVar[Callable[[], None] | None] = ContextVar("called at a pause", default=None)
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Strategy:
         """The tokens of the rows of a source that go on."""
         raise NotImplementedError
 
-    def _leave(self) -> Tensor | None:
-        """The groups of rows (B',) that stay, once a quarter is done or one was dropped; else None.
-        The others are gone from `sources` and `done`."""
+    def _shrink(self) -> Tensor | None:
+        """Remove finished sources from `sources` and `done`, once a quarter is done or one was
+        dropped. Returns the groups of rows (B',) that stay, or None if nothing was removed."""
         # Not at once: dropping rows copies the caches of all that stay.
         if not self.running or not (self._dropped or 4 * sum(self.done) >= len(self.done)):
             return None
@@ -233,10 +233,10 @@ class Beam(Strategy):
         self.alpha, self.cut = alpha, cut
         self.rule: LengthRule = rule
         self.stopping: Stopping = stopping
-        # of the active sources
+        # of the sources that are still searched, and the smallest of them
         self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)
         self._first_limit = min(self.limits, default=0)
-        # whether a source has enough hypotheses, but a row that is likelier than all of them
+        # whether a source has `beam` hypotheses, but also a row that may still beat them
         self._waiting = False
         self.scores = torch.full(
             (len(limits), beam), float("-inf"), dtype=torch.float64, device=device
@@ -260,52 +260,50 @@ class Beam(Strategy):
         self.scores = found.live
         # Reading the continuations on the host stalls a GPU, so only where an output may end.
         if self._waiting or self.history.shape[1] >= self._first_limit or found.ends:
-            self._collect(found)
-        return self._continue(None if self.beam == 1 else found.rows, found.newest)
+            self._collect_ended(found)
+        return self._append(None if self.beam == 1 else found.rows, found.newest)
 
-    def _continue(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
-        """Append each row's newest token; see `_leave` for rows of finished sources."""
-        if (places := self._leave()) is not None:
+    def _append(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
+        """Append each row's newest token, without the rows that `_shrink` removes. Returns the
+        rows, as `choose` does."""
+        if (stay := self._shrink()) is not None:
             rows = torch.arange(len(newest), device=self.device) if rows is None else rows
-            # (R,) each
-            rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))
-            self.scores = self.scores[places]
-            self._limits = self._limits[places]
+            rows = rows.view(-1, self.beam)[stay].flatten()  # (R',)
+            newest = newest.view(-1, self.beam)[stay].flatten()  # (R',)
+            self.scores = self.scores[stay]
+            self._limits = self._limits[stay]
             self._first_limit = min(self.limits[source] for source in self.sources)
         history = self.history if rows is None else self.history.index_select(0, rows)
         self.history = torch.cat((history, newest[:, None]), 1)
         return rows
 
-    def _collect(self, continuations: Continuations) -> None:
+    def _collect_ended(self, found: Continuations) -> None:
         """Collect the continuations that end the sentence, and find out which sources are done."""
         # Where there are too few continuations, those of minus infinity fill up and are no outputs.
-        ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
+        ended = (found.tokens == self.end) & found.scores.isfinite()
         groups = ended.nonzero()[:, 0]
-        histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[
-            :, 1:
-        ].tolist()
+        rows = groups * self.beam + found.origin[ended]
+        outputs = self.history.index_select(0, rows)[:, 1:].tolist()
         for group, score, tokens in zip(
-            groups.tolist(), continuations.scores[ended].tolist(), histories, strict=True
+            groups.tolist(), found.scores[ended].tolist(), outputs, strict=True
         ):
             if not self.done[group]:
                 length = min(len(tokens) + 1, self._longest(self.sources[group]))
                 rank = score / length_penalty(length, self.alpha, self.rule)
                 self.hypotheses[self.sources[group]].append(Hypothesis(tokens, score, rank))
         # One copy to the host for all sources, not one for each.
-        best_active = continuations.live[:, 0].tolist()
+        best_active = found.live[:, 0].tolist()
         for group, source in enumerate(self.sources):
-            found = self.hypotheses[source]
-            enough = len(found) >= self.beam and self._enough(source, best_active[group])
+            finished = self.hypotheses[source]
+            enough = len(finished) >= self.beam and self._enough(source, best_active[group])
             if not self.done[group] and (enough or self.history.shape[1] >= self.limits[source]):
                 self.done[group] = True
-                found.sort(key=lambda hypothesis: -hypothesis.rank)
-                del found[self.beam :]
-        undone = (
-            self.hypotheses[source]
+                finished.sort(key=lambda hypothesis: -hypothesis.rank)
+                del finished[self.beam :]
+        self._waiting = any(
+            not done and len(self.hypotheses[source]) >= self.beam
             for source, done in zip(self.sources, self.done, strict=True)
-            if not done
         )
-        self._waiting = any(len(found) >= self.beam for found in undone)
 
     def _enough(self, source: int, active: float) -> bool:
         """Whether a source with `beam` hypotheses is done; `active` is its likeliest row's
@@ -323,7 +321,7 @@ class Beam(Strategy):
         return worst >= active / length_penalty(length, self.alpha, self.rule)
 
     def _longest(self, source: int) -> int:
-        """The length that counts of the longest output of a source."""
+        """The length by which the longest output of a source is penalised; see `cut`."""
         return max(1, self.limits[source] - self.cut)
 
 
@@ -355,37 +353,40 @@ def continuations(
     best, tokens = top(logits, min(2 * beam, logits.shape[1]))  # (R, k)
     # In float64, so that the sum over a long output keeps the order of nearly equal rows.
     continued = scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
-    # (B, 2 * beam)
-    found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)
     # (B, 2 * beam) each
-    origin, chosen = (places // best.shape[1], tokens.view(sources, -1).gather(1, places))
+    found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)
+    origin = places // best.shape[1]  # (B, 2 * beam)
+    chosen = tokens.view(sources, -1).gather(1, places)  # (B, 2 * beam)
     ends = chosen == end
-    order = (
-        # What ends is moved behind what goes on; within both the order stays.
-        ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=ends.device)
-    ).argsort(-1)[:, :beam]
+    # What ends is moved behind what goes on; within both the order stays.
+    count = chosen.shape[1]
+    order = (ends.long() * count + torch.arange(count, device=ends.device)).argsort(-1)[:, :beam]
     live = found.gather(1, order).masked_fill(ends.gather(1, order), float("-inf"))
     first_rows = torch.arange(0, sources * beam, beam, device=ends.device)[:, None]  # (B, 1)
-    rows, newest = (
-        (origin.gather(1, order) + first_rows).flatten(),
-        chosen.gather(1, order).flatten(),
-    )  # (R,) each
-    best, origin, chosen = (x[:, :beam] for x in (found, origin, chosen))
-    return Continuations(best, origin, chosen, live, rows, newest, bool(ends.any()))
+    return Continuations(
+        scores=found[:, :beam],
+        origin=origin[:, :beam],
+        tokens=chosen[:, :beam],
+        live=live,
+        rows=(origin.gather(1, order) + first_rows).flatten(),
+        newest=chosen.gather(1, order).flatten(),
+        ends=bool(ends.any()),
+    )
 
 
 def pause() -> None:
-    """Let others have a moment. What they raise ends the work."""
-    called = _CALLED.get()
+    """Call what `pausing` has set, such as a server's look at its queue. What it raises ends the
+    work."""
+    called = _AT_PAUSE.get()
     if called is not None:
         called()
 
 
 @contextmanager
 def pausing(called: Callable[[], None] | None) -> Iterator[None]:
-    """Within this context of this thread, `called` is called at each pause; None for nothing."""
-    before = _CALLED.set(called)
+    """Within this block, in this thread, `called` is called at each `pause`; None for nothing."""
+    before = _AT_PAUSE.set(called)
     try:
         yield
     finally:
-        _CALLED.reset(before)
+        _AT_PAUSE.reset(before)

@@ -133,6 +133,9 @@ def test_combinations_are_reported_with_their_number_and_the_time_left():
     assert found == [("a", 4, 1), ("a", 8, 1), ("b", 4, 1), ("b", 8, 1)]
     assert told[0] == "1 of 4: a, 4, seed 1"
     assert told[3] == "4 of 4: b, 8, seed 1; about 0 minutes left"
+    assert [*Setting("quick", report=told.append).each([("a", 4)])] == [(("a", 4), 1)]
+    assert [*Setting("quick", report=told.append).each()] == [(1,)]
+    assert told[4:] == ["1 of 1: a, 4, seed 1", "1 of 1: seed 1"]
 
 
 def test_other_errors_are_not_swallowed():

@@ -10,9 +10,9 @@ from transduct.drawing.svg import Picture, Rectangle, Text
     "english, korean",
     [
         ("head 3, bands 41 to 60", "헤드 3, 대역 41 ~ 60"),
-        ("gru + attention", "GRU + 어텐션"),
-        ("Loss at the end, 32 encoder layers", "마지막 손실, 32 인코더 층"),
-        ("cross 1", "교차 1"),
+        ("layer + attention", "층 + 어텐션"),
+        ("Loss at the end, 32 layers", "마지막 손실, 32 층"),
+        ("4 numbers (down) at 32 positions (across)", "수 4개(세로), 위치 32개(가로)"),
         ("cross", "cross"),  # a word of a sentence
         ("müde", "müde"),
         ("a cell", "칸"),

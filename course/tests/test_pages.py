@@ -12,7 +12,7 @@ from transduct_course.experiment import Result, Setting, Verdict, run
 from transduct_course.pages import BLOCK, MARK, PAGES, Markdown, chapters, filled, notebook, write
 
 from course.tests.test_experiment import ROWS, made, words
-from course.tests.verdicts import DOCS, EXPECTED, execute, wrong
+from course.tests.verdicts import DOCS, EXPECTED, execute, run_once, wrong
 
 
 def read(page):
@@ -157,6 +157,16 @@ def test_a_notebook_has_the_text_the_code_and_the_experiment_of_its_chapter():
     assert cells[2]["source"] == ["x = 1"]
     assert 'find("sum")' in "".join(cells[3]["source"])
     assert cells[3]["source"][-1] == 'Markdown.of(result, "english")'
+
+
+def test_notebooks_of_the_same_trainings_measure_once():
+    runs = []
+    kept = run_once(lambda *given: runs.append(given) or Result(*given, ROWS))
+    experiment = made(lambda setting: ROWS)
+    twin = replace(experiment, name="twin")
+    assert kept(experiment, Setting()).rows == kept(twin, Setting()).rows == ROWS
+    assert kept(twin, Setting()).experiment is twin
+    assert runs == [(experiment, Setting())]
 
 
 def test_verdicts_are_compared(tmp_path):

@@ -135,8 +135,14 @@ def labelling(setting: Setting, name: str, data: Labelled) -> Measured:
             own = Random(f"labels {seed} {drawn}").sample(data.train, count)
             batches = small.choices(own, 24, f"batches {seed}", small.labelled)
             small.train(model, batches, later, 2e-3, loss=small.label_loss, seed=seed)
-            about = {"data": name, "labels": count, "model": kind, "seed": seed, "set": drawn}
-            yield {**about, "accuracy": small.label_accuracy(model, small.labelled(data.test))}
+            yield {
+                "data": name,
+                "labels": count,
+                "model": kind,
+                "seed": seed,
+                "set": drawn,
+                "accuracy": small.label_accuracy(model, small.labelled(data.test)),
+            }
 
 
 def translating(setting: Setting) -> Measured:
@@ -165,8 +171,14 @@ def translating(setting: Setting) -> Measured:
                 model.load_state_dict(weights, strict=False)
             pairs = small.choices(text.train, 32, f"translation {seed}")
             small.train(model, pairs, steps, 2e-3, seed=seed)
-            about = {"data": CAPTIONS, "labels": count, "model": kind, "seed": seed, "set": 0}
-            yield {**about, **real.scored(model, text)}
+            yield {
+                "data": CAPTIONS,
+                "labels": count,
+                "model": kind,
+                "seed": seed,
+                "set": 0,
+                **real.scored(model, text),
+            }
 
 
 def built(head: str, labels: int = 2, **changes: Any) -> bert.Bert:

@@ -310,9 +310,9 @@ def test_a_call_that_cannot_be_is_refused(changes, more, message, model, files, 
 
 
 def test_columns_are_as_many_as_the_verb_reads(model):
-    with refusal("--column names 1 columns, score reads 2; give --column source,target"):
+    with refusal("score reads two columns; write --column source,target"):
         call(model, "score")
-    with refusal("--column names 2 columns, translate reads 1; give --column text"):
+    with refusal("translate reads one column; write --column text"):
         call(model, columns=("a", "b"))
 
 

@@ -44,12 +44,12 @@ def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):
     demo.run(shrunk)
     shown = capsys.readouterr()
     translations, alignment, following = (
-        shown.out.index(part) for part in ("Translations:", "Where the decoder looked", "Next:")
+        shown.out.index(part) for part in ("Translations:", "Where the decoder looked", "Next ")
     )
     assert translations < alignment < following
     for text in demo.SHOWN:
         assert f"  {text}\n    -> " in shown.out
-    assert f"transduct translate {shrunk / 'model'} " in shown.out
+    assert f"transduct translate {shrunk / 'model'}\n" in shown.out
     assert re.fullmatch(r"exact match: \d+\.\d %", shown.out.splitlines()[-1])
     assert "Learning to turn English number names into Korean ones" in shown.err
     assert "validation: " in shown.err

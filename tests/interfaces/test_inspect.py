@@ -46,12 +46,16 @@ def test_modules_come_after_what_they_import():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("page.txt", "the page is HTML; call it NAME.html"), ("none/page.html", "there is no folder")],
+    ("text", "name", "message"),
+    [
+        (TEXT, "page.txt", "the page is HTML; call it NAME.html"),
+        (TEXT, "none/page.html", "there is no folder"),
+        (" ", "page.html", "the text is empty; write a sentence, in quotes"),
+    ],
 )
-def test_another_file_is_refused_before_the_model_is_loaded(tmp_path, name, message):
+def test_what_makes_no_page_is_refused_before_the_model_is_loaded(tmp_path, text, name, message):
     with refusal(message):
-        inspect("nowhere", TEXT, tmp_path / name, MACHINE)
+        inspect("nowhere", text, tmp_path / name, MACHINE)
 
 
 def test_a_model_that_reads_pictures_is_refused(tmp_path, monkeypatch, trained_run):

@@ -208,6 +208,8 @@ def test_what_cannot_be_served_is_refused(trained_run, tmp_path, monkeypatch, ca
         "--memory 0": "--memory is 0, must be at least 1 (MB)",
         "--grace -1": "--grace is -1, must be from 0 to 600 seconds",
         "--prefix a": "--prefix is 'a'; write a path such as /translate",
+        "--allow-origin foo": "--allow-origin is 'foo'; write one such as https://example.org, ",
+        "--allow-origin https://a.org/": "--allow-origin is 'https://a.org/'; write one such as ",
         "--trusted-proxy x": "--trusted-proxy is 'x'; write an address or a network, 10.0.0.0/8",
         "--port -1": "--port is -1, must be from 0 to 65535",
         "--port 70000": "--port is 70000, must be from 0 to 65535",

@@ -62,11 +62,12 @@ class Call:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        wanted = 2 if self.verb in ("score", "evaluate") else 1
+        number, names = "one column", "text"
+        if self.verb in ("score", "evaluate"):
+            number, names = "two columns", "source,target"
         require(
-            len(self.columns) == wanted,
-            f"--column names {len(self.columns)} columns, {self.verb} reads {wanted}; "
-            f"give --column {'source,target' if wanted == 2 else 'text'}",
+            len(self.columns) == len(names.split(",")),
+            f"{self.verb} reads {number}; write --column {names}",
         )
 
     @property

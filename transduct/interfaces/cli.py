@@ -511,7 +511,10 @@ def evaluate(
 @command()
 def convert(
     model: Annotated[
-        str, typer.Argument(help="A run, a model directory, or a Hugging Face folder or hub name.")
+        str,
+        typer.Argument(
+            help="A run, a model directory, a Hugging Face folder or hub name, or a TABLE.yaml."
+        ),
     ],
     out: Annotated[Path, typer.Argument(help="A new directory.")],
     to: Annotated[

@@ -45,12 +45,15 @@ def run(directory: Path) -> None:
     print(f"\nWhere the decoder looked for each Korean token ({picture}):\n")
     print(terminal(weights, rows, columns))
     print(f"""
-Next:
-  . .venv/bin/activate                                              first, where it is not found
-  transduct translate {model}                                       try it on numbers of your own
-  transduct translate {model} --attention heads.svg < FILE          see every head of every layer
-  transduct evaluate {model} --json                                 scores on the unseen numbers
-  transduct train --source train.de --target train.en --out runs/de-en   train on your own files
+Next (where the program is not found, first type: . .venv/bin/activate):
+  try it on numbers of your own:
+    transduct translate {model}
+  see every head of every layer:
+    echo "seventy-seven" | transduct translate {model} --attention heads.svg
+  the scores on the unseen numbers:
+    transduct evaluate {model} --json
+  train on your own files:
+    transduct train --source train.de --target train.en --out runs/de-en
 """)
     report = evaluate(model)
     sys.stdout.flush()

@@ -43,9 +43,10 @@ def inspect(model: str, text: str, out: Path, machine: dict[str, Any], **options
     """Write the page for a text; options as for the model's `translate`.
 
     Raises:
-        TransductError: the model shows no attention or reads no text, or the file cannot be
-            written.
+        TransductError: the text is blank, the model shows no attention or reads no text, or the
+            file cannot be written.
     """
+    require(text.strip(), "the text is empty; write a sentence, in quotes")
     require(out.suffix == ".html", f"{out}: the page is HTML; call it NAME.html")
     require_folders(out)
     directory = model_directory(model)

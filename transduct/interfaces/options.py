@@ -66,7 +66,10 @@ class Search:
     ] = None
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None
     workers: Annotated[
-        int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")
+        int | None,
+        typer.Option(
+            help="Batches decoded in parallel, by default one per core; processes for many files."
+        ),
     ] = None
     placeholders: Annotated[
         bool, typer.Option("--placeholders", help="Keep %s, {name}, numbers and the like.")
@@ -97,11 +100,12 @@ class Bulk:
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="A folder for many files, or the translation of one document."
+            metavar="PATH", help="A folder for many files, or a file for the answers to one."
         ),
     ] = None
     column: Annotated[
-        str | None, typer.Option(help="The column of tables to read; by default text.")
+        str | None,
+        typer.Option(help="The column of tables to read; by default text. Of pairs two: de,en."),
     ] = None
     ray: OnRay = None
     part: Annotated[
@@ -109,7 +113,7 @@ class Bulk:
         typer.Option(metavar="N/M", help="Do this part of the work alone, such as 3/64."),
     ] = None
     skip_errors: Annotated[
-        bool, typer.Option("--skip-errors", help="Leave wrong rows empty, and count them.")
+        bool, typer.Option("--skip-errors", help="Go on after what is wrong, and count it.")
     ] = False
 
 
@@ -147,13 +151,14 @@ class Operation:
     ] = None
     prefix: Annotated[str, typer.Option(help="Serve below this path, such as /translate.")] = ""
     allow_origin: Annotated[
-        list[str] | None, typer.Option(help="Pages of this origin may ask; * for all.")
+        list[str] | None,
+        typer.Option(help="Pages of this origin may ask: https://example.org; * for all."),
     ] = None
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name by which the server may be called.")
     ] = None
     trusted_proxy: Annotated[
-        list[str] | None, typer.Option(help="An address whose X-Forwarded-For counts.")
+        list[str] | None, typer.Option(help="An address or network whose X-Forwarded-For counts.")
     ] = None
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Print a line of JSON for each request.")

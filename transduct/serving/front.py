@@ -25,6 +25,7 @@ SMALL = 1 << 16  # bytes of a body that is read even if nobody wants it
 LINGER = 1.0  # seconds in which a client reads why the rest of its request is not read
 PROCESS, COUNT = uuid4().hex, count(1)  # of ids that are made here
 IDENTITY = re.compile(rb"[A-Za-z0-9._:/=+-]{1,64}")
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/A-Z\s]+")  # as browsers send it, without a path
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src 'self' blob: data:; media-src blob:; "
     "style-src 'self'; script-src 'self'; form-action 'none'; base-uri 'none'; "
@@ -62,6 +63,11 @@ class Settings:
             re.fullmatch(r"(/[\w.~-]+)*", self.prefix),
             f"--prefix is '{self.prefix}'; write a path such as /translate",
         )
+        for origin in self.origins:
+            require(
+                ORIGIN.fullmatch(origin),
+                f"--allow-origin is '{origin}'; write one such as https://example.org, or *",
+            )
         for proxy in self.proxies:
             with rewording(
                 ValueError,

@@ -65,10 +65,11 @@ def file_recipe(
         _new(pairs, asked) if begun is None else _further(pairs, asked, inside(start), begun)
     )
     training = recipe["training"]
-    precision = fast_precision(pick_device(str(asked.get("training", {}).get("device", "auto"))))
+    asked_training = asked.get("training", {})
+    precision = fast_precision(pick_device(str(asked_training.get("device", "auto"))))
     notify(
         f"{pairs:,} pairs; defaults for that many: {chosen}, {training['steps']:,} steps, "
-        f"{precision}; {held_out:,} pairs held out"
+        f"{asked_training.get('precision', precision)}; {held_out:,} pairs held out"
     )
     training |= {
         "precision": precision,

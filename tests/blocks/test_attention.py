@@ -279,16 +279,6 @@ def test_a_row_alone_sees_everything():
     assert (ancestry.writers, ancestry.mask) == (None, None)
 
 
-@torch.no_grad()
-def test_fused_projections_are_one_layer_with_the_same_results():
-    attention = randomise(MultiHeadAttention(D, HEADS, 5, 7, 2))
-    x, segments = torch.randn(7, D), Segments.of([3, 4])
-    expected = attention(x, segments)
-    attention.join()
-    assert [name for name, _ in attention.named_children()] == ["output", "joint"]
-    torch.testing.assert_close(attention(x, segments), expected)
-
-
 def test_an_empty_cache_can_select():
     cache = KVCache()
     cache.select(torch.tensor([1, 0]))

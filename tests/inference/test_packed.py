@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tests.changes import CHANGES
 from tests.families import tiny_gpt
-from tests.helpers import BEGIN, END, PLACES, tiny, tokens_of
+from tests.helpers import BEGIN, END, PLACES, randomise, tiny, tokens_of
 from tests.models.test_bert import tiny as tiny_bert
 from tests.models.test_vit import tiny as tiny_vit
 from transduct.blocks.attention import MultiHeadAttention
@@ -19,6 +19,7 @@ from transduct.devices import has_onednn
 from transduct.functional.positions import LENGTH_DEPENDENT
 from transduct.inference import engine, packed
 from transduct.inference.packed import (
+    JointAttention,
     PackedLinear,
     PackedTable,
     exchange,
@@ -30,6 +31,7 @@ from transduct.inference.packed import (
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
+from transduct.segments import Segments
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -216,12 +218,17 @@ def test_a_tied_gpt_has_one_table():
     assert other.embedding.table is other.output_table
 
 
+@torch.no_grad()
+def test_a_joint_projection_gives_the_same_results():
+    attention = randomise(MultiHeadAttention(16, 4, 5, 7, 2)).eval()
+    joint, x, segments = JointAttention(attention), torch.randn(7, 16), Segments.of([3, 4])
+    assert [name for name, _ in joint.named_children()] == ["output", "joint"]
+    assert not joint.training
+    torch.testing.assert_close(joint(x, segments), attention(x, segments))
+
+
 def joined(model):
-    return [
-        part.joint
-        for part in model.modules()
-        if isinstance(part, MultiHeadAttention) and part.query is None
-    ]
+    return [part.joint for part in model.modules() if isinstance(part, JointAttention)]
 
 
 def test_only_self_attention_is_fused_and_only_once():
@@ -230,7 +237,7 @@ def test_only_self_attention_is_fused_and_only_once():
         exchange(model, lambda layer: layer, PackedTable)
         now = joined(model)
         assert len(now) == 4, "two layers of encoder and of decoder"
-        assert all(layer.cross_attention.joint is None for layer in model.decoder)
+        assert all(type(layer.cross_attention) is MultiHeadAttention for layer in model.decoder)
     before = now
     pack_layers(model)
     assert [type(part) for part in joined(model)] == [PackedLinear] * 4
@@ -292,7 +299,7 @@ def test_tabulated_positions_change_no_answer(scheme, mode):
     for _ in range(2):
         settle(model)
         torch.testing.assert_close(answers(model), before)
-    assert model.decoder[0].self_attention.query is None
+    assert type(model.decoder[0].self_attention) is JointAttention
     vectors = [part for part in model.modules() if isinstance(part, PositionVectors)]
     inside = scheme not in ("none", "rotary", "alibi", "relative")
     assert len(vectors) == {"attention": 8}.get(mode, 2) * inside

@@ -144,23 +144,7 @@ class MultiHeadAttention(nn.Module):
         self.key: Any = Linear(d_model, self.num_kv_heads * self.d_k, bias)
         self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v, bias)
         self.output: nn.Module = Linear(num_heads * self.d_v, d_model, bias)
-        self.joint: nn.Module | None = None
         self.cache_dtype = torch.float32  # of cached keys and values, where the kernels read them
-
-    def join(self) -> None:
-        """Fuse the projections of query, key and value into one, for inference."""
-        # One product reads x once instead of three times; memory reads bound the time of a step.
-        parts = (self.query, self.key, self.value)
-        biased = self.query.bias is not None
-        with torch.device("meta"):
-            joint = Linear(self.query.in_features, sum(p.out_features for p in parts), biased)
-        if not self.query.weight.is_meta:  # else the weights are loaded later
-            for name in ("weight", "bias") if biased else ("weight",):
-                concatenated = torch.cat([getattr(part, name).detach() for part in parts])
-                setattr(joint, name, nn.Parameter(concatenated, requires_grad=False))
-        self.joint = joint
-        # Removed, because keeping both would double the memory of these weights.
-        self.query = self.key = self.value = None
 
     def forward(
         self,
@@ -268,27 +252,18 @@ class MultiHeadAttention(nn.Module):
         Args:
             lengths: (N,) the length of each token's sequence, if known.
         """
-        if self.joint is not None:
-            # Queries may have more heads than keys and values, which groups of them share.
-            widths = [
-                self.num_heads * self.d_k,
-                self.num_kv_heads * self.d_k,
-                self.num_kv_heads * self.d_v,
-            ]
-            parts = self.joint(x).split(widths, -1)  # (N, H * K), (N, G * K), (N, G * V)
-            heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
-            query, key, value = (
-                part.unflatten(-1, (h, -1)) for part, h in zip(parts, heads, strict=True)
-            )
-        else:
-            query = self.query(x).unflatten(-1, (self.num_heads, self.d_k))  # (N, H, K)
-            key, value = self._keys_and_values(x)
+        query, key, value = self.heads(x)
         if self.positions is None or positions is None:
             return query, key, value
         if lengths is None:  # a decoder does not know its final length
             max_length = self.positions.for_keys.max_length if self.positions.for_keys else 1
             lengths = torch.full_like(positions, max_length)
         return self.positions.apply_to(query, key, value, positions, lengths)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project (N, D) to query (N, H, K), key (N, G, K) and value (N, G, V)."""
+        query = self.query(x).unflatten(-1, (self.num_heads, self.d_k))  # (N, H, K)
+        return query, *self._keys_and_values(x)
 
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         key = self.key(x).unflatten(-1, (self.num_kv_heads, self.d_k))  # (M, G, K)

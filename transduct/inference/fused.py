@@ -33,7 +33,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.attention import padding_bias
 from transduct.functional.positions import turns
-from transduct.inference.packed import PackedLinear, PackedTable
+from transduct.inference.packed import JointAttention, PackedLinear, PackedTable
 from transduct.inference.quantised import QuantisedLinear, QuantisedTable
 from transduct.kernels import cpu
 from transduct.kernels.cpu_search import WIDEST_BEAM, Ahead, Run, Steps
@@ -236,7 +236,8 @@ def _supported_layer(layer: Any) -> bool:
         and network.gate is None
         and network.name in cpu.ACTIVATIONS
         and network.activation is ACTIVATIONS[network.name]
-        and all(is_exactly(each, MultiHeadAttention) for each in _attentions(layer))
+        and is_exactly(layer.self_attention, JointAttention)
+        and all(is_exactly(each, MultiHeadAttention) for each in _attentions(layer)[1:])
         and all(is_exactly(each, Residual) for each in _residuals(layer))
         and all(_supported_norm(each.norm) for each in _residuals(layer))
         and all(map(is_packed, _linears(layer)))

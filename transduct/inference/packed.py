@@ -89,6 +89,40 @@ class PackedTable(nn.Module):
         )
 
 
+class JointAttention(MultiHeadAttention):
+    """Self-attention with one projection to queries, keys and values: it reads x once instead of
+    three times, and memory reads bound the time of a step.
+
+    Args:
+        of: the readable attention, whose linear layers are joined.
+    """
+
+    def __init__(self, of: MultiHeadAttention) -> None:
+        nn.Module.__init__(self)
+        self.num_heads, self.num_kv_heads = of.num_heads, of.num_kv_heads
+        self.d_k, self.d_v = of.d_k, of.d_v
+        self.dropout, self.positions, self.cache_dtype = of.dropout, of.positions, of.cache_dtype
+        self.output, self.training = of.output, of.training
+        parts = of.query, of.key, of.value
+        biased = of.query.bias is not None
+        with torch.device("meta"):
+            joint = Linear(of.query.in_features, sum(p.out_features for p in parts), biased)
+        if not of.query.weight.is_meta:  # else the weights are loaded later
+            for name in ("weight", "bias") if biased else ("weight",):
+                concatenated = torch.cat([getattr(part, name).detach() for part in parts])
+                setattr(joint, name, nn.Parameter(concatenated, requires_grad=False))
+        self.joint: nn.Module = joint
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(N, D) -> query (N, H, K), key (N, G, K) and value (N, G, V)."""
+        # Queries may have more heads than keys and values, which groups of them share.
+        heads = self.num_heads, self.num_kv_heads, self.num_kv_heads
+        sizes = [count * width for count, width in zip(heads, (self.d_k, self.d_k, self.d_v))]
+        parts = self.joint(x).split(sizes, -1)  # (N, H * K), (N, G * K), (N, G * V)
+        query, key, value = (part.unflatten(-1, (h, -1)) for part, h in zip(parts, heads))
+        return query, key, value
+
+
 def exchange(
     model: nn.Module,
     layer: Callable[[nn.Linear], nn.Module],
@@ -142,7 +176,7 @@ def fuse_projections(model: nn.Module) -> None:
             all(is_exactly(part, Linear) for part in parts)
             and len({p.bias is None for p in parts}) == 1
         ):
-            self_attention.join()
+            module.self_attention = JointAttention(self_attention)
 
 
 def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:

@@ -71,13 +71,11 @@ class _Loader(yaml.SafeLoader):
         """Apply merge keys (`<<`): a mapping's own keys win, then those of the first mapping it
         merges. PyYAML 6.0.4 lets the last one win unless a key is a single character, for it
         compares keys by identity (its issue 953)."""
-        merged = [value for key, value in node.value if key.tag == MERGE]
-        layers = [
-            layer
-            for value in merged
-            for layer in (value.value if value.id == "sequence" else [value])
-        ]
-        # otherwise PyYAML raises below
+        layers: list[Any] = []
+        for key, value in node.value:
+            if key.tag == MERGE:
+                layers += value.value if value.id == "sequence" else [value]
+        # Else PyYAML raises below.
         if layers and all(isinstance(layer, yaml.MappingNode) for layer in layers):
             pairs = {}
             for layer in reversed(layers):
@@ -136,7 +134,18 @@ def load_recipe(
         not isinstance(overrides, str | Mapping),
         f"found overrides {overrides!r:.60}, expected a list such as ['training.steps=2000']",
     )
-    path, problem = os.path.expanduser(path), "cannot read the recipe ({error})"
+    path = os.path.expanduser(path)
+    tree = _with_profile(_read_tree(path), profile, path)
+    for override in overrides:
+        tree = _with_override(tree, override)
+    with placed(path, overrides, profile):
+        recipe = recipe_from(tree)
+    return with_paths(recipe, os.path.expanduser)
+
+
+def _read_tree(path: str) -> dict[str, Any]:
+    """The mapping in a recipe's file, its profiles included."""
+    problem = "cannot read the recipe ({error})"
     missing = f"{problem}; give the path of a YAML file"
     with rewording(OSError, missing, file=path), open(path, "rb") as file:
         data = file.read(10 * LARGEST + 1)
@@ -152,6 +161,11 @@ def load_recipe(
         f"found {described(tree)}, expected a recipe with the key 'task'",
         file=path,
     )
+    return tree
+
+
+def _with_profile(tree: dict[str, Any], profile: str | None, path: str) -> dict[str, Any]:
+    """The recipe without its profiles, and with the overrides of one of them."""
     profiles = tree.pop(PROFILES, None) or {}
     require(
         isinstance(profiles, dict),
@@ -159,23 +173,19 @@ def load_recipe(
         key=PROFILES,
         file=path,
     )
-    if profile is not None:
-        profiles = {str(name): over for name, over in profiles.items()}
-        near = did_you_mean(profile, profiles) if profiles else "; the recipe has none"
-        require(profile in profiles, f"no profile '{profile}'{near}", file=path)
-        over = profiles[profile] or {}
-        require(
-            isinstance(over, dict),
-            f"{{key}} is {described(over)}, expected a mapping of keys to change",
-            key=f"{PROFILES}.{profile}",
-            file=path,
-        )
-        tree = merge(tree, over)
-    for override in overrides:
-        tree = _with_override(tree, override)
-    with placed(path, overrides, profile):
-        recipe = recipe_from(tree)
-    return with_paths(recipe, os.path.expanduser)
+    if profile is None:
+        return tree
+    profiles = {str(name): over for name, over in profiles.items()}
+    near = did_you_mean(profile, profiles) if profiles else "; the recipe has none"
+    require(profile in profiles, f"no profile '{profile}'{near}", file=path)
+    over = profiles[profile] or {}
+    require(
+        isinstance(over, dict),
+        f"{{key}} is {described(over)}, expected a mapping of keys to change",
+        key=f"{PROFILES}.{profile}",
+        file=path,
+    )
+    return merge(tree, over)
 
 
 def recipe_from(tree: Any, source: str | None = None) -> Recipe:
@@ -220,6 +230,7 @@ def placed(
         if error.key is None or error.file is not None:
             raise
         name = [part for part in re.split(r"[.\[\]]+", error.key) if part]
+        # A key of a stage may be set there or, for all stages, above them.
         layers: list[list[str]] = [[]]
         if name[:1] == ["stages"] and len(name) > 1:
             layers, name = [name[:2], []], name[2:]
@@ -227,12 +238,10 @@ def placed(
         if override := _overriding(overrides, names, isinstance(error, UnknownKey)):
             shown = override if len(override) <= SHOWN else f"{override[:SHOWN]}..."
             raise error.at(file=f"the override '{shown}'") from error
-        layers = [
-            over
-            for layer in layers
-            for over in ([[PROFILES, profile, *layer]] if profile else []) + [layer]
-        ]
-        line = _line(yaml.compose(text, _Loader), layers, name)
+        searched: list[list[str]] = []
+        for layer in layers:  # a profile wins over what it changes
+            searched += [[PROFILES, profile, *layer], layer] if profile else [layer]
+        line = _line(yaml.compose(text, _Loader), searched, name)
         raise error.at(file=path, line=line) from error
 
 
@@ -267,11 +276,9 @@ def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     index."""
     if isinstance(node, yaml.SequenceNode):
         return {str(place): (item, item) for place, item in enumerate(node.value)}
-    return (
-        {key.value: (key, value) for key, value in node.value}
-        if isinstance(node, yaml.MappingNode)
-        else {}
-    )
+    if isinstance(node, yaml.MappingNode):
+        return {key.value: (key, value) for key, value in node.value}
+    return {}
 
 
 def _with_override(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
@@ -314,19 +321,22 @@ def recipe_words(
             raise TransductError(f"found '{word}', a key without its '='; write {remedy}")
         paths.append(word)
     if len(paths) > 1 and not all(map(is_table, paths)):
-        found = f"found {len(paths)} recipes ({', '.join(paths)})"
-        if len(paths) == 2 and not any(path.endswith(ENDINGS) for path in paths):
-            remedy = (
-                f"give one, or train on two texts with: --source {paths[0]} --target {paths[1]}"
-            )
-            raise TransductError(f"{found}; {remedy}")
-        if odd := [
-            path for path in paths if not path.endswith(ENDINGS) and not os.path.isfile(path)
-        ]:
-            remedy = "write section.key=value, as in training.steps=100"
-            raise TransductError(f"{found}; '{odd[0]}' is no file and no override: {remedy}")
-        raise TransductError(f"{found}; give one")
+        raise _several(paths)
     return paths, [word for word in words if word not in paths]
+
+
+def _several(paths: Sequence[str]) -> TransductError:
+    """The error for several recipes, with what was probably meant."""
+    found = f"found {len(paths)} recipes ({', '.join(paths)})"
+    named = [path for path in paths if path.endswith(ENDINGS)]
+    if len(paths) == 2 and not named:
+        remedy = f"give one, or train on two texts with: --source {paths[0]} --target {paths[1]}"
+        return TransductError(f"{found}; {remedy}")
+    for path in paths:
+        if path not in named and not os.path.isfile(path):
+            remedy = "write section.key=value, as in training.steps=100"
+            return TransductError(f"{found}; '{path}' is no file and no override: {remedy}")
+    return TransductError(f"{found}; give one")
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -344,9 +354,11 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Merge `over` into a copy of `base`, recursively. A mapping with integer keys changes those
-    items of a list (`stages.0.training.steps=100`); any other value is replaced. `where` is the
-    full name of the mapping."""
+    """Merge `over` into a copy of `base`, recursively.
+
+    A mapping with integer keys changes those items of a list (`stages.0.training.steps=100`). Any
+    other value is replaced. `where` is the full name of the mapping.
+    """
     require(
         isinstance(over, Mapping), f"found {described(over)}, expected a mapping of keys to change"
     )

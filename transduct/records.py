@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 Record = TypeVar("Record")
-# types in pydantic's words, and in ours; for the first three an error says that a text was given
+# Types in pydantic's words, and in ours. If the first three are given as text, an error says so.
 TYPES = {
     "a valid integer": "a whole number",
     "a valid number": "a number",
@@ -163,15 +163,16 @@ def record(
     if where == "model":
         values = _without_retired(values, names, source)
     for key in values:
-        if key not in names:
-            advice = did_you_mean(str(key), [name for name in names if name not in hidden])
-            if inside := [
-                f"'{prefix}{name}.{key}'" for name in names if holds(values, [name, str(key)])
-            ]:
-                advice = f"; did you mean {' or '.join(inside)}?"
-            elif not where and "known are" in advice:
-                advice += hint
-            raise UnknownKey(f"unknown key '{{key}}'{advice}", key=f"{prefix}{key}", file=source)
+        if key in names:
+            continue
+        advice = did_you_mean(str(key), [name for name in names if name not in hidden])
+        # A section may have the key that was written one level too high.
+        inside = [f"'{prefix}{name}.{key}'" for name in names if holds(values, [name, str(key)])]
+        if inside:
+            advice = f"; did you mean {' or '.join(inside)}?"
+        elif not where and "known are" in advice:
+            advice += hint
+        raise UnknownKey(f"unknown key '{{key}}'{advice}", key=f"{prefix}{key}", file=source)
     hints = _hints(cls)  # type: ignore[arg-type]
     built = {
         key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()
@@ -258,14 +259,12 @@ def _value(hint: Any, value: Any, name: str, source: str | None) -> Any:
         ]
     from pydantic import ValidationError
 
-    if words := [
-        word
-        for argument in arguments
-        if get_origin(argument) is Literal
-        for word in get_args(argument)
-    ]:
+    words: list[Any] = []
+    for argument in arguments:
+        words += get_args(argument) if get_origin(argument) is Literal else []
+    if words:
         others = [argument for argument in arguments if get_origin(argument) is not Literal]
-        # a single Literal, so that an error lists all words
+        # A single Literal, so that an error lists all words.
         hint = Union[Literal[tuple(words)], *others]
     try:
         return _checker(hint).validate_python(value, strict=True)
@@ -304,6 +303,7 @@ def numbered(items: list[Any]) -> dict[str, Any]:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
+    """What an error about an unknown name adds: the nearest known one or, if none is near, all."""
     if not known:
         return "; there are none"
     names = [str(key) for key in known]

@@ -58,7 +58,6 @@ BART_NAMES: dict[str, str | list[str]] = {
         "{side}.{n}.around_feed_forward.norm.{kind}"
     ),
 }
-_ENCODER, _DECODER = "encoder.block.{n}.layer.", "decoder.block.{n}.layer."
 T5_NAMES: dict[str, str | list[str]] = {
     "{side}.final_layer_norm.weight": "{side}_norm.weight",
     "{side}.block.{n}.layer.0.SelfAttention.relative_attention_bias.weight": (
@@ -79,10 +78,10 @@ T5_NAMES: dict[str, str | list[str]] = {
     },
     "decoder.block.{n}.layer.1.layer_norm.weight": "decoder.{n}.around_cross.norm.weight",
     **{
-        f"{side}{number}.DenseReluDense.{theirs}.weight": (
-            f"{side.split('.')[0]}.{{n}}.feed_forward.{ours}.weight"
+        f"{side}.block.{{n}}.layer.{number}.DenseReluDense.{theirs}.weight": (
+            f"{side}.{{n}}.feed_forward.{ours}.weight"
         )
-        for side, number in ((_ENCODER, 1), (_DECODER, 2))
+        for side, number in (("encoder", 1), ("decoder", 2))
         for theirs, ours in (("wi", "inner"), ("wi_0", "inner"), ("wi_1", "gate"), ("wo", "outer"))
     },
     "encoder.block.{n}.layer.1.layer_norm.weight": "encoder.{n}.around_feed_forward.norm.weight",
@@ -95,7 +94,8 @@ BART_IDLE = (
     r"(en|de)coder\.embed_positions\._float_tensor",
 )
 T5_IDLE = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
-FIRST = {"side": "encoder|decoder", "n": r"\d+", "kind": "weight|bias"}
+PLACEHOLDERS = {"side": "encoder|decoder", "n": r"\d+", "kind": "weight|bias"}
+T5_KEYS = ("d_kv", "num_layers", "relative_attention_num_buckets")
 SIDES = {"encoder": "source", "decoder": "target"}  # how our embeddings name the sides
 
 
@@ -127,23 +127,24 @@ class Names:
 
 
 def _regex(pattern: str) -> str:
+    """The regular expression of a pattern; a placeholder that comes twice stands for the same."""
     parts = re.split(r"\{(\w+)\}", pattern)
     seen: set[str] = set()
     out = []
     for number, part in enumerate(parts):
-        if number % 2 == 0:
+        if number % 2 == 0:  # the text between placeholders
             out.append(re.escape(part))
         elif part in seen:
             out.append(f"(?P={part})")
         else:
             seen.add(part)
-            out.append(f"(?P<{part}>{FIRST.get(part, '[^.]+')})")
+            out.append(f"(?P<{part}>{PLACEHOLDERS.get(part, '[^.]+')})")
     return "".join(out)
 
 
 def _sided(name: str, sides: Mapping[str, str]) -> str:
-    """The name of a weight, with the side of an embedding renamed: ours are the source's and the
-    target's, not the encoder's and the decoder's."""
+    """The name of a weight, with the side of an embedding renamed: ours belong to the source or the
+    target, theirs to the encoder or the decoder."""
     side, _, rest = name.partition("_embedding.")
     return f"{sides.get(side, side)}_embedding.{rest}" if rest else name
 
@@ -316,8 +317,8 @@ class Architecture:
         return tables[tie]
 
     def factor(self, name: str, settings: Any) -> float:
-        """By what a weight, under our name, is multiplied: our attention divides scores by
-        sqrt(d_k), T5's does not; and T5 may divide what it projects."""
+        """The factor by which a weight, under our name, is multiplied. Our attention divides scores
+        by sqrt(d_k), T5's does not. T5 may divide hidden states before the output."""
         if not isinstance(settings, T5):
             return 1.0
         if name.endswith("attention.query.weight"):
@@ -385,6 +386,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
     )
 }
+# Search settings of theirs that ours lacks, with the values that have no effect.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), (0, None)),
+    **dict.fromkeys(
+        ("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), (1, None)
+    ),
+    **dict.fromkeys(("begin_suppress_tokens", "force_words_ids", "constraints"), (None, [])),
+    **dict.fromkeys(
+        ("do_sample", "sequence_bias", "exponential_decay_length_penalty"), (None, False)
+    ),
+    "diversity_penalty": (None, 0),
+}
 # Unsupported relatives, and how each differs from the nearest that is known.
 DIFFERENT = {
     "blenderbot": ("mbart", "positions without the two rows before them, and chats"),
@@ -434,12 +447,12 @@ def kind_of(config: Mapping[str, Any], where: str) -> str:
 
 
 def _recognised(config: Mapping[str, Any]) -> str:
-    """The architecture that the keys of a configuration, or the class it names, speak of."""
+    """The architecture to which the class or the keys of a configuration belong; "" if unknown."""
     classes = config.get("architectures")
     named = str(classes[0]).lower() if isinstance(classes, list) and classes else ""
-    for kind in ("umt5", "mt5", "t5", "mbart", "m2m100", "pegasus", "marian", "bart"):
-        if named.startswith(kind):
-            return {"m2m100": "m2m_100"}.get(kind, kind)
+    for kind in ARCHITECTURES:
+        if named.startswith(kind.replace("_", "")):
+            return kind
     if all(key in config for key in T5_KEYS):
         return "t5"
     if "encoder_ffn_dim" not in config or "decoder_ffn_dim" not in config:
@@ -452,9 +465,6 @@ def _recognised(config: Mapping[str, Any]) -> str:
     if config.get("activation_function") == "relu" and config.get("scale_embedding"):
         return "m2m_100"
     return "bart"
-
-
-T5_KEYS = ("d_kv", "num_layers", "relative_attention_num_buckets")
 
 
 def settings_of(kind: Architecture, config: Mapping[str, Any], where: str) -> Any:
@@ -528,17 +538,3 @@ def search_of(config: Mapping[str, Any], where: str) -> tuple[Search, list[str]]
     if long := sum(len(word) != 1 for word in search.bad_words_ids):
         lacking.append(f"bad_words_ids of several tokens, {long}")
     return search, lacking
-
-
-# Search settings of theirs that ours lacks, with the values that have no effect.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), (0, None)),
-    **dict.fromkeys(
-        ("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), (1, None)
-    ),
-    **dict.fromkeys(("begin_suppress_tokens", "force_words_ids", "constraints"), (None, [])),
-    **dict.fromkeys(
-        ("do_sample", "sequence_bias", "exponential_decay_length_penalty"), (None, False)
-    ),
-    "diversity_penalty": (None, 0),
-}

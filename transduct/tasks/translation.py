@@ -157,7 +157,8 @@ class MakeBatch:
         near = [shape for shape in shapes if shape is not None]
         if len(near) < len(shapes):
             return None
-        sequences, longest = (max(x) for x in zip(*((s.sequences, s.longest) for s in near)))
+        sequences = max(shape.sequences for shape in near)
+        longest = max(shape.longest for shape in near)
         return Shape(near[0].tokens, sequences, longest, longest)
 
     def _side(self, side: int, numbers: Indices, column: Ragged) -> list[Any]:
@@ -200,9 +201,10 @@ class TranslationTask(Task):
     special = SpecialTokens()
 
     def model_section(self, recipe: Recipe) -> Mapping[str, Any]:
-        """Without a shared vocabulary only the target's tables can be one."""
+        """The section, with a default: without a shared vocabulary only the target's tables can be
+        one."""
         tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
-        # its two tokenizers may be alike
+        # The two tokenizers of a model to start from may be alike, so `prepare` checks them.
         brought = recipe.model.get("start_from") or (self.directory / SIDE_TOKENIZERS[1]).exists()
         require(
             not tied or recipe.model.get("tie") != "all" or brought,
@@ -269,10 +271,10 @@ class TranslationTask(Task):
             refused.report(self.notify, "data.valid: ")
         start = self.model.start
         if start is not None and (start / CONFIG).exists():
-            two_tied = not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
-            # An encoder brings the source's tokenizer alone.
+            tied = not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
+            # A translation model brings both tokenizers, which may be alike; an encoder brings one.
             both = (start / SIDE_TOKENIZERS[1]).exists()
-            require(both or not two_tied, ONE_VOCABULARY, key="model.tie")
+            require(both or not tied, ONE_VOCABULARY, key="model.tie")
         if self.data.corpus:
             folder = folder_of_corpus(self.data.corpus, self.notify)
             check_prepared(folder, self.tokenizer_config, self.model.start)
@@ -318,21 +320,21 @@ class TranslationTask(Task):
         as_source_side(weights)
 
     def epoch(self, number: int) -> Epoch[Batch]:
-        config, dropout, one = self.training, self.tokenizer_config.dropout, self.one_shape
+        corpus, dropout = self.corpus, self.tokenizer_config.dropout
         # Batches are filled up to one shape for a compiler, to one of a few for a graph, else not.
         make = MakeBatch(
-            self.corpus,
+            corpus,
             self.tokenizers,
             self.data.max_length,
             dropout,
-            seed=config.seed,
+            seed=self.training.seed,
             epoch=number,
-            shape=self.shape if one else None,
+            shape=self.shape if self.one_shape else None,
             backwards=self.data.backwards,
             special=self.special,
-            capacity=0 if one else capacity_of(config, dropout),
+            capacity=0 if self.one_shape else capacity_of(self.training, dropout),
         )
-        corpus, added = self.corpus, 1 + self.special.size
+        added = 1 + self.special.size  # the end token, and those around a text
         return Epoch(corpus.lengths, make, corpus.weights, self.growth, added)
 
     @cached_property
@@ -391,29 +393,27 @@ class TranslationTask(Task):
         """The negative log-likelihood per target token; texts longer than the model takes are
         truncated."""
         longest, rules = self.data.max_length - 1 - self.special.size, self.data.replace
-        change, kept = changes_of("source", rules), of_references(rules)
-        hide = changes_of("target", [rule for rule in rules if rule not in kept])
-        rows = [
-            [ids[:longest] for ids in tokenizer.encode(texts)]
-            for tokenizer, texts in zip(
-                self.tokenizers, ([*map(change, sources)], [*map(hide, targets)]), strict=True
-            )
-        ]
+        # References have been changed already by those rules that apply to them.
+        done = of_references(rules)
+        change_source = changes_of("source", rules)
+        change_target = changes_of("target", [rule for rule in rules if rule not in done])
+        read, written = self.tokenizers
+        source_ids = [ids[:longest] for ids in read.encode([*map(change_source, sources)])]
+        target_ids = [ids[:longest] for ids in written.encode([*map(change_target, targets)])]
         device, order = device_of(model), -1 if self.data.backwards else 1
-        lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
+        lengths = [max(len(s), len(t)) + 1 for s, t in zip(source_ids, target_ids, strict=True)]
 
         def losses(batches: Sequence[list[int]]) -> Iterator[tuple[float, float]]:
             for numbers in batches:
                 batch = make_batch(
-                    [rows[0][i] for i in numbers],
-                    [rows[1][i][::order] for i in numbers],
+                    [source_ids[i] for i in numbers],
+                    [target_ids[i][::order] for i in numbers],
                     special=self.special,
                 ).to(device)
                 yield float(losses_of(model, batch, 0.0)[1]), batch.counts["tokens"]
 
         found = shared(losses, [*in_batches(lengths, self.training.batch_tokens)])
-        total, count = map(sum, zip(*found))
-        return total / count
+        return sum(loss for loss, _ in found) / sum(count for _, count in found)
 
     def predictor(self, model: Any) -> Translator:
         return Translator(
@@ -474,11 +474,10 @@ def losses_of(
 
 
 def _expansion(lengths: np.ndarray) -> float:
-    """The `DecodingConfig.expansion` that a corpus of these lengths (pairs, 2) needs, but for one
-    pair in a thousand.
+    """The `DecodingConfig.expansion` that suffices for all but one in a thousand pairs of a corpus
+    of these lengths (pairs, 2).
 
-    More than usual if the target's tokens are finer than the source's, such as characters for
-    words.
+    It is large if the target's tokens are finer than the source's, such as characters for words.
     """
     source, target = lengths[:: max(1, len(lengths) // MEASURED)].T + 1  # with the end tokens
     needed = math.ceil(10 * float(np.quantile((target - EXPANSION[1]) / source, 0.999))) / 10

@@ -70,12 +70,12 @@ def test_tags_stay_with_their_words(capitals):
 
 def test_a_planted_break_of_placement_is_found(capitals, monkeypatch):
     """A control: the tags of a model that seems to look one word too early are elsewhere."""
-    looks = type(capitals).looks
+    alignments = type(capitals).alignments
 
     def early(*given):
-        return [[max(0, place - 1) for place in each] for each in looks(*given)]
+        return [[max(0, place - 1) for place in each] for each in alignments(*given)]
 
-    monkeypatch.setattr(type(capitals), "looks", early)
+    monkeypatch.setattr(type(capitals), "alignments", early)
     assert rightly_placed(capitals, [*marked(60)]) < 0.5
 
 

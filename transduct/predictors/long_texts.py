@@ -369,7 +369,7 @@ def in_pieces(
     tokenizer: Tokenizer,
     longest: int,
     starts: Sequence[list[int]] = (),
-    terms_of: "Callable[[str], Terms | None]" = lambda _: None,
+    terms_of: "Callable[[str], Terms | None] | None" = None,
 ) -> tuple[list[Piece], list[list[str | None]]]:
     """The pieces of all texts that a model takes, with a warning if a line had to be cut.
 
@@ -403,7 +403,9 @@ def in_pieces(
                 [replaced] if len(runs) == 1 else placeholders_of_parts(texts_of_runs, replaced)
             )
             for run, share, own in zip(runs, shares, texts_of_runs, strict=True):
-                pieces.append(Piece(run, start=start, replaced=share, terms=terms_of(own)))
+                pieces.append(
+                    Piece(run, start=start, replaced=share, terms=terms_of and terms_of(own))
+                )
                 start = []
         around.append(between)
     _warn_of_cuts(cut, longest)

@@ -91,7 +91,7 @@ def _segments(
     tagged = [any(isinstance(part, Mark) for part in segment) for segment in segments]
     places = [n for (a, b), wanted in zip(plan.spans, tagged) if wanted for n in range(a, b)]
     sources, outputs = [plan.pieces[n].ids for n in places], [chosen[n].tokens for n in places]
-    looks = dict(zip(places, translator.looks(sources, outputs, plan.decoding), strict=True))
+    aligned = dict(zip(places, translator.alignments(sources, outputs, plan.decoding), strict=True))
     for segment, text, (a, b), gaps in zip(
         segments, plan.texts, plan.spans, plan.gaps, strict=True
     ):
@@ -103,7 +103,7 @@ def _segments(
             plan.pieces[a:b],
             translation,
             chosen[a:b],
-            [looks.get(n, []) for n in range(a, b)],
+            [aligned.get(n, []) for n in range(a, b)],
         )
         yield replace(found, text=translation, parts=placed(segment, translation, links))
 

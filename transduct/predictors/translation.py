@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -94,6 +94,22 @@ log = logging.getLogger("transduct")
 SCORED = 1024  # pairs to score before their scores are yielded
 
 
+class Reading(NamedTuple):
+    """A text and the beginning of its translation, as the model reads them.
+
+    Attributes:
+        source, target: the tokens of both, with special tokens.
+        first: the place in `target` of the first token that is not special.
+        hidden, crosses: what `Translator.forced` gives for them.
+    """
+
+    source: list[int]
+    target: list[int]
+    first: int
+    hidden: Tensor
+    crosses: list[Tensor]
+
+
 class Translator(Predictor):
     """Translates and scores texts and shows attention, with one model and its tokenizers."""
 
@@ -130,59 +146,33 @@ class Translator(Predictor):
     ) -> "Translator":
         """Load the model, or ensemble of models, in a directory whose `config.json` has been
         read."""
-        source, together = str(directory / storage.CONFIG), config.get("family") == ENSEMBLE
+        is_ensemble = config.get("family") == ENSEMBLE
         # An ensemble is a directory that names others; a model alone is an ensemble of one.
         configs = {directory: config}
-        if together:
+        if is_ensemble:
             from transduct.predictors.ensembles import members_of  # most models are one
 
             configs = {folder: configuration(folder) for folder in members_of(directory, config)}
-        made = [read_translator(f, own, FAMILIES, device, precision) for f, own in configs.items()]
-        [(model, tokenizers, backwards), *others] = made
+        members = [
+            read_translator(folder, own, FAMILIES, device, precision)
+            for folder, own in configs.items()
+        ]
+        (model, tokenizers, backwards), *others = members
         decoding = section(config, "decoding", DecodingConfig, directory)
-        if not isinstance(rules := config.get("replace", []), list):
-            raise TransductError(
-                f"{source}: replace is {rules!r:.40}, expected a list of replacements; copy the "
-                "model again"
-            )
-        changes = [record(Replacement, rule, "replace", source) for rule in rules]
-        metrics = config.get("metrics", METRICS)
-        tokenize = config.get("bleu_tokenize", BLEU_TOKENIZER)
-        require(
-            isinstance(metrics, list | tuple)
-            and all(isinstance(each, str) for each in (*metrics, tokenize)),
-            f"metrics is {metrics!r:.40} and bleu_tokenize {tokenize!r:.40}, expected names of "
-            "scores and of a tokenizer; copy the model again",
-            file=source,
-        )
-        about, never = config.get("languages"), config.get("forbidden", [])
-        languages = None if about is None else record(Languages, about, "languages", source)
-        require(
-            isinstance(never, list) and all(type(token) is int for token in never),
-            f"forbidden is {never!r:.40}, expected token ids; copy the model again",
-            file=source,
-        )
+        settings = _settings_of(config, str(directory / storage.CONFIG))
         # Members of the other direction read hypotheses backwards, and score them at the end.
-        reviewers = [other for other, _, way in others if way != backwards]
-        if together:
+        reviewers = [other for other, _, direction in others if direction != backwards]
+        if is_ensemble:
             from transduct.inference.ensemble import Ensemble, Review
 
-            model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
+            alike = [other for other, _, direction in others if direction == backwards]
+            model = Ensemble([model, *alike])
         translator = cls(
-            model,
-            tokenizers[0],
-            tokenizers[-1],
-            decoding,
-            changes,
-            metrics=metrics,
-            bleu_tokenize=tokenize,
-            backwards=backwards,
-            languages=languages,
-            forbidden=never,
+            model, tokenizers[0], tokenizers[-1], decoding, backwards=backwards, **settings
         )
         translator.pair = {name: str(config.get(name, "")) for name in (FROM, TO)}
         if reviewers:
-            reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
+            reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(members)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
             # What one of them cannot read has no score, so the shortest limit is everyone's.
             translator.longest = min(translator.longest, reviewer.config.max_length - 1)
@@ -308,7 +298,8 @@ class Translator(Predictor):
         placeholders: bool | None = None,
         **options: Any,
     ) -> Plan:
-        """The work that `translate` would do, in pieces that `generate` takes in any company.
+        """The work that `translate` would do, in pieces. `generate` takes pieces of several plans
+        together.
 
         Raises:
             TransductError: as `translate`.
@@ -343,17 +334,103 @@ class Translator(Predictor):
             pieces, counts = tree_pieces(texts, self.encode, longest)
             gaps: list[list[str | None]] = [[] for _ in texts]
         else:
-            about = texts, decoding.sentences, self.hide, self.source_tokenizer, longest, starts
-            if glossary is None and not placeholders:
-                pieces, gaps = in_pieces(*about)
-            else:
+            find_terms = None
+            if glossary is not None or placeholders:
                 from transduct.predictors.terms import terms_of  # few texts have any
 
-                pieces, gaps = in_pieces(*about, terms_of(glossary, bool(placeholders)))
+                find_terms = terms_of(glossary, bool(placeholders))
+            pieces, gaps = in_pieces(
+                texts,
+                decoding.sentences,
+                self.hide,
+                self.source_tokenizer,
+                longest,
+                starts,
+                find_terms,
+            )
             counts = [len(each) - 1 for each in gaps]
         ends = [*accumulate(counts)]
         spans = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
         return Plan(texts, pieces, spans, gaps, n_best, decoding)
+
+    def generate(
+        self, pieces: Sequence[Piece], decoding: DecodingConfig
+    ) -> list[list[Translation]]:
+        """The n-best list of each piece."""
+        return self.ensured(pieces, self.search(pieces, decoding), decoding)
+
+    def ensured(
+        self, pieces: Sequence[Piece], found: list[list[Translation]], decoding: DecodingConfig
+    ) -> list[list[Translation]]:
+        """The n-best lists, searched again for pieces whose best lacks one of their terms."""
+        if not any(piece.terms for piece in pieces):
+            return found
+        from transduct.predictors.terms import ensured
+
+        return ensured(self, pieces, found, decoding)
+
+    def search(
+        self,
+        pieces: Sequence[Piece],
+        decoding: DecodingConfig,
+        phrases: Sequence[Sequence[Phrase]] = (),
+    ) -> list[list[Translation]]:
+        """The n-best list of each piece, with phrases that it must hold, if any."""
+        if not pieces:
+            return []
+        sentences = self.sentences(pieces, decoding)
+        for one, wanted in zip(sentences, phrases):
+            one.phrases = [tuple(tuple(self._turned([*f])) for f in forms) for forms in wanted]
+            needed = sum(min(map(len, forms)) for forms in wanted)
+            one.limit = min(self.longest + 1, one.limit + needed)
+        return self.read(sentences, engine.find(self.model, sentences))
+
+    def _trees(self, sentences: Sequence[Sentence]) -> Filter:
+        """The filter that makes outputs trees over the words of their sources."""
+        bounds = [(one.words, one.limit) for one in sentences for _ in range(one.beam)]
+        return WellFormedTrees(self._target_pieces, Tokenizer.END, bounds)
+
+    @cached_property
+    def _target_pieces(self) -> list[str]:
+        return self.target_tokenizer.pieces(range(self.target_tokenizer.size))
+
+    def sentences(self, pieces: Sequence[Piece], decoding: DecodingConfig) -> list[Sentence]:
+        """What the search is to find for each piece."""
+        special, most = self.special_tokens(decoding), self.longest + 1
+        begun, tree = len(special.begin), decoding.constraint == "tree"
+        constrain = self._trees if tree else None
+        narrow = self._narrow if decoding.shortlist else None
+        found = []
+        for piece in pieces:
+            limit = decoding.limit(len(piece.ids) + 1) + begun + len(piece.start)
+            limit = min(most, 4 * piece.words + 20 if tree else limit)
+            around = Tokenizer.BEGIN, Tokenizer.END, self.forbidden
+            start = [*special.begin, *piece.start]
+            one = Sentence(special.source(piece.ids), limit, decoding, *around, start, begun)
+            one.constrain, one.narrow, one.words = constrain, narrow, piece.words
+            found.append(one)
+        return found
+
+    def read(
+        self, sentences: Sequence[Sentence], found: list[list[Hypothesis]]
+    ) -> list[list[Translation]]:
+        """The n-best list of each sentence, from the hypotheses of the search."""
+        decoding, begun = sentences[0].config, sentences[0].free
+        if begun:
+            found = [[replace(h, tokens=h.tokens[begun:]) for h in each] for each in found]
+        if self.review is not None:
+            alpha, budget = decoding.length_penalty, _budget(self.review.model, decoding)
+            sources = [one.source for one in sentences]
+            found = self.review.sort(found, sources, 0.0 if decoding.temperature else alpha, budget)
+        read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
+        texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
+        return [
+            [
+                Translation(next(texts).replace("\n", " ").strip(), score, tokens)
+                for tokens, score in each
+            ]
+            for each in read
+        ]
 
     def assemble(self, plan: Plan, found: Sequence[list[Translation]]) -> list[Translation]:
         """The translation of each text of a plan, from the n-best list of each of its pieces."""
@@ -378,8 +455,8 @@ class Translator(Predictor):
         return whole
 
     def special_tokens(self, decoding: DecodingConfig) -> SpecialTokens:
-        """What stands around texts in the languages that a decoding section names. A model of one
-        pair may be told its own."""
+        """The special tokens around texts in the languages that a decoding section names. For a
+        model of one pair, it may name that pair's."""
         given = {name: vars(decoding)[name] for name in (FROM, TO) if vars(decoding)[name]}
         if self.languages is None and (not given or all(self.pair.values())):
             for name, language in given.items():
@@ -521,13 +598,14 @@ class Translator(Predictor):
         Raises:
             TransductError: the text is translated in several pieces.
         """
-        source, read, first, hidden, crosses = self._read(text, tokens, languages)
-        inputs = torch.tensor(read, device=hidden.device)
-        logs = self.model.logits(hidden).float().log_softmax(-1)[first - 1 : -1]
+        read = self._read(text, tokens, languages)
+        first, source = read.first, read.source
+        inputs = torch.tensor(read.target, device=read.hidden.device)
+        logs = self.model.logits(read.hidden).float().log_softmax(-1)[first - 1 : -1]
         found = logs.gather(1, inputs[first:, None]).squeeze(1).tolist()
         columns: list[int] = []
-        if crosses:
-            columns = crosses[-1][0, first - 1 : -1, : len(source)].argmax(-1).tolist()
+        if read.crosses:
+            columns = read.crosses[-1][0, first - 1 : -1, : len(source)].argmax(-1).tolist()
         others = likeliest(self.target_tokenizer, logs, top)
         if self.backwards:
             found, columns, others = found[::-1], columns[::-1], others[::-1]
@@ -545,11 +623,8 @@ class Translator(Predictor):
             for place, piece in enumerate(shown)
         ]
 
-    def _read(
-        self, text: str, tokens: Sequence[int], languages: dict[str, Any]
-    ) -> tuple[list[int], list[int], int, Tensor, list[Tensor]]:
-        """A text and the beginning of its translation as the model reads them: the tokens of both,
-        how many of the latter are special, and what `forced` gives.
+    def _read(self, text: str, tokens: Sequence[int], languages: dict[str, Any]) -> Reading:
+        """Let the model read a text and the beginning of its translation.
 
         Raises:
             TransductError: the text is translated in several pieces.
@@ -558,8 +633,8 @@ class Translator(Predictor):
         self._one_piece(plan, "tokens")
         special = self.special_tokens(plan.decoding)
         source = special.source(plan.pieces[0].ids)
-        read = [*special.first, *self._turned([*tokens])]
-        return source, read, len(special.first), *self.forced([source], [read])
+        target = [*special.first, *self._turned([*tokens])]
+        return Reading(source, target, len(special.first), *self.forced([source], [target]))
 
     @torch.inference_mode()
     def alternatives(
@@ -576,7 +651,7 @@ class Translator(Predictor):
         [ids] = target_ids(self.target_tokenizer, [target], "target")
         spans = spans_of(self.target_tokenizer.pieces(ids), target)
         kept = next((n for n, span in enumerate(spans) if span and span[1] > place), len(ids))
-        *_, hidden, _ = self._read(text, ids[:kept], languages)
+        hidden = self._read(text, ids[:kept], languages).hidden
         probabilities = self.model.logits(hidden[-1:]).float().softmax(-1)[0]
         probabilities[[*Tokenizer.UNWRITTEN, Tokenizer.END]] = 0.0
         found = probabilities.topk(min(count, len(probabilities)))
@@ -585,30 +660,31 @@ class Translator(Predictor):
         return [(each.text, p) for each, p in zip(outputs, found.values.tolist()) if p > 0]
 
     @torch.inference_mode()
-    def looks(
+    def alignments(
         self,
         sources: Sequence[Sequence[int]],
         outputs: Sequence[list[int]],
         decoding: DecodingConfig,
     ) -> list[list[int]]:
-        """For each token of each output the place of the source's token that the last cross
-        attention most looked at, special tokens apart; nothing if the model has no attention."""
+        """For each token of each output, the place of the source's token that the last
+        cross-attention weights most, without special tokens; empty if the model has no
+        attention."""
         special = self.special_tokens(decoding)
         if not self.model.attention_names:
             return [[] for _ in sources]
         begin, first = len(special.before), len(special.first) - 1
         lengths = [max(map(len, pair)) for pair in zip(sources, outputs, strict=True)]
 
-        def looked(batch: list[int]) -> list[list[int]]:
+        def align(batch: list[int]) -> list[list[int]]:
             reads = [[*special.first, *self._turned(outputs[i])] for i in batch]
             _, crosses = self.forced([special.source(sources[i]) for i in batch], reads)
             rows = [
                 weights[first : first + len(outputs[i]), begin : begin + len(sources[i])]
                 for i, weights in zip(batch, crosses[-1], strict=True)
             ]
-            return [self._turned(r.argmax(-1).tolist() if r.numel() else []) for r in rows]
+            return [self._turned(row.argmax(-1).tolist() if row.numel() else []) for row in rows]
 
-        return answered(looked, lengths, decoding.budget(device_of(self.model)))
+        return answered(align, lengths, decoding.budget(device_of(self.model)))
 
     def forced(
         self, sources: Sequence[Sequence[int]], reads: Sequence[Sequence[int]]
@@ -760,84 +836,43 @@ class Translator(Predictor):
         if prefixed and (other := [name for name, value in given.items() if value]):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
 
-    def generate(
-        self, pieces: Sequence[Piece], decoding: DecodingConfig
-    ) -> list[list[Translation]]:
-        """The n-best list of each piece."""
-        return self.ensured(pieces, self.search(pieces, decoding), decoding)
 
-    def ensured(
-        self, pieces: Sequence[Piece], found: list[list[Translation]], decoding: DecodingConfig
-    ) -> list[list[Translation]]:
-        """N-best lists whose first holds all terms of its piece, if the model can be made to."""
-        if not any(piece.terms for piece in pieces):
-            return found
-        from transduct.predictors.terms import ensured
+def _settings_of(config: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings of a translator in the `config.json` of a model, by the names of its arguments.
 
-        return ensured(self, pieces, found, decoding)
-
-    def search(
-        self,
-        pieces: Sequence[Piece],
-        decoding: DecodingConfig,
-        phrases: Sequence[Sequence[Phrase]] = (),
-    ) -> list[list[Translation]]:
-        """The n-best list of each piece, with phrases that it must hold, if any."""
-        if not pieces:
-            return []
-        sentences = self.sentences(pieces, decoding)
-        for one, wanted in zip(sentences, phrases):
-            one.phrases = [tuple(tuple(self._turned([*f])) for f in forms) for forms in wanted]
-            needed = sum(min(map(len, forms)) for forms in wanted)
-            one.limit = min(self.longest + 1, one.limit + needed)
-        return self.read(sentences, engine.find(self.model, sentences))
-
-    def _trees(self, sentences: Sequence[Sentence]) -> Filter:
-        """The filter that makes outputs trees over the words of their sources."""
-        bounds = [(one.words, one.limit) for one in sentences for _ in range(one.beam)]
-        return WellFormedTrees(self._target_pieces, Tokenizer.END, bounds)
-
-    @cached_property
-    def _target_pieces(self) -> list[str]:
-        return self.target_tokenizer.pieces(range(self.target_tokenizer.size))
-
-    def sentences(self, pieces: Sequence[Piece], decoding: DecodingConfig) -> list[Sentence]:
-        """What `generate` asks of the search for each piece."""
-        special, most = self.special_tokens(decoding), self.longest + 1
-        begun, tree = len(special.begin), decoding.constraint == "tree"
-        constrain = self._trees if tree else None
-        narrow = self._narrow if decoding.shortlist else None
-        found = []
-        for piece in pieces:
-            limit = decoding.limit(len(piece.ids) + 1) + begun + len(piece.start)
-            limit = min(most, 4 * piece.words + 20 if tree else limit)
-            around = Tokenizer.BEGIN, Tokenizer.END, self.forbidden
-            start = [*special.begin, *piece.start]
-            one = Sentence(special.source(piece.ids), limit, decoding, *around, start, begun)
-            one.constrain, one.narrow, one.words = constrain, narrow, piece.words
-            found.append(one)
-        return found
-
-    def read(
-        self, sentences: Sequence[Sentence], found: list[list[Hypothesis]]
-    ) -> list[list[Translation]]:
-        """The n-best list of each sentence, from the hypotheses of the search."""
-        decoding, begun = sentences[0].config, sentences[0].free
-        if begun:
-            found = [[replace(h, tokens=h.tokens[begun:]) for h in each] for each in found]
-        if self.review is not None:
-            alpha, budget = decoding.length_penalty, _budget(self.review.model, decoding)
-            sources = [one.source for one in sentences]
-            found = self.review.sort(found, sources, 0.0 if decoding.temperature else alpha, budget)
-        read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
-        texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
-        return [
-            [
-                Translation(next(texts).replace("\n", " ").strip(), score, tokens)
-                for tokens, score in each
-            ]
-            for each in read
-        ]
+    Raises:
+        TransductError: one is of a wrong type.
+    """
+    if not isinstance(rules := config.get("replace", []), list):
+        raise TransductError(
+            f"{source}: replace is {rules!r:.40}, expected a list of replacements; copy the "
+            "model again"
+        )
+    changes = [record(Replacement, rule, "replace", source) for rule in rules]
+    metrics = config.get("metrics", METRICS)
+    tokenize = config.get("bleu_tokenize", BLEU_TOKENIZER)
+    require(
+        isinstance(metrics, list | tuple)
+        and all(isinstance(each, str) for each in (*metrics, tokenize)),
+        f"metrics is {metrics!r:.40} and bleu_tokenize {tokenize!r:.40}, expected names of "
+        "scores and of a tokenizer; copy the model again",
+        file=source,
+    )
+    languages, forbidden = config.get("languages"), config.get("forbidden", [])
+    if languages is not None:
+        languages = record(Languages, languages, "languages", source)
+    require(
+        isinstance(forbidden, list) and all(type(token) is int for token in forbidden),
+        f"forbidden is {forbidden!r:.40}, expected token ids; copy the model again",
+        file=source,
+    )
+    return {
+        "changes": changes,
+        "metrics": metrics,
+        "bleu_tokenize": tokenize,
+        "languages": languages,
+        "forbidden": forbidden,
+    }
 
 
 def _budget(model: Any, decoding: DecodingConfig) -> int:

@@ -420,9 +420,9 @@ def test_what_may_need_more_memory_than_there_is_waits(name, numbers, monkeypatc
     assert not batch.takes(replace(one, limit=1))
     batch.leave(other)
     assert batch.takes(replace(one))
-    large = replace(one, limit=80)
-    assert not batch.takes(large)
-    assert Cohorts(model).takes(large), "or it would never be searched for"
+    large = replace(one, limit=800)
+    assert batch.takes(large), "or it would never be searched for, or nobody beside it"
+    assert not batch.takes(large, 1)
 
 
 @compiled

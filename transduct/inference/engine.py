@@ -364,7 +364,8 @@ class Cohorts:
     take; see `running.Running`.
 
     Their keys and values grow as PyTorch's tensors do. Each sentence counts as many pages as it may
-    need, of a number fixed at the start; a tensor that doubles may take twice as much.
+    need, of a number fixed at the start; a tensor that doubles may take twice as much. At most half
+    of them count, so that others fit beside a sentence that may need more.
     """
 
     def __init__(self, model: Any) -> None:
@@ -378,10 +379,9 @@ class Cohorts:
         self.pages = pages_of(keeping, memory)
 
     def takes(self, sentence: Sentence, pages: int = 0, rows: int = 0) -> bool:
-        """Whether it fits now, beside others that are about to join, of so many pages and rows.
-        What is larger than all memory has it alone."""
-        pages, rows = self.used + pages + sentence.pages, self.rows + rows + sentence.beam
-        return pages <= max(self.pages, sentence.pages) and rows <= max(ROWS, sentence.beam)
+        """Whether it fits now, beside others that are about to join, of so many pages and rows."""
+        pages, rows = self.used + pages + self._counted(sentence), self.rows + rows + sentence.beam
+        return pages <= self.pages and rows <= max(ROWS, sentence.beam)
 
     def join(self, sentences: Sequence[Sentence]) -> None:
         """Encode sentences, and let their rows take the next steps."""
@@ -404,8 +404,12 @@ class Cohorts:
             for place, one in enumerate(some):
                 self.all[one] = cohort, place
                 self.rows += one.beam
-                self.used += one.pages
+                self.used += self._counted(one)
                 self.tokens += len(one.source)
+
+    def _counted(self, sentence: Sentence) -> int:
+        """How many of its pages count."""
+        return min(sentence.pages, self.pages // 2)
 
     def _threads(self, sentences: Iterable[Sentence]) -> AbstractContextManager[None]:
         """A few rows are too little work for several threads, which would spin while they wait."""
@@ -421,7 +425,7 @@ class Cohorts:
             cohort, place = self.all.pop(sentence)
             cohort.strategy.drop(place)
             self.rows -= sentence.beam
-            self.used -= sentence.pages
+            self.used -= self._counted(sentence)
             self.tokens -= len(sentence.source)
 
     def step(self) -> list[tuple[Sentence, list[Hypothesis]]]:

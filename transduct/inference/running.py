@@ -24,12 +24,11 @@ from transduct.inference.batches import encode
 from transduct.inference.fused import fused_decoder, is_packed
 from transduct.inference.settings import PAGE, Sentence
 from transduct.kernels import cpu
-from transduct.kernels.cpu_running import STOPPING, Cells, Finished, Source
+from transduct.kernels.cpu_running import DOUBLE, STOPPING, Cells, Finished, Source
 from transduct.kernels.cpu_search import WIDEST_BEAM
 from transduct.kernels.threads import CORES
 
 CPU = torch.device("cpu")
-WITHIN = np.arange(PAGE, dtype=np.int32)
 MEMORY = 1 << 28  # bytes of all pages
 ROWS = 512  # the most rows of a step
 WORTH = 1 << 29  # multiplications that several threads share: less waits for them too long
@@ -79,6 +78,7 @@ class Running:
         )
         packed = [part.packed for part in decoder.modules() if is_packed(part)]
         self.size = sum(each.size * each.width for each in [*packed, model.output_table.packed])
+        self._cells = np.arange(pages * PAGE, dtype=np.int32).reshape(pages, PAGE)  # of each page
         self.pages, self.free = pages, list(range(pages - 1, -1, -1))  # all, and those nobody uses
         self.rows, self.tokens, self.steps = 0, 0, 0
         self._sources, self._drawn = (cpu.POINTER * 0)(), list[tuple[_Active, int]]()
@@ -170,12 +170,12 @@ class Running:
         """A sentence with its pages and buffers, and the cells of its source."""
         config, beam, span = one.config, one.beam, one.limit + 1
         pages = [self.free.pop() for _ in range(one.pages)]
-        cells = (np.array(pages, np.int32)[:, None] * PAGE + WITHIN).ravel()
+        cells = self._cells[pages].ravel()
         first = -(-len(one.source) // PAGE) * PAGE
         sampled = config.temperature > 0.0
         rows, sources = (1, beam) if sampled else (beam, 1)
         copies = 2 if rows > 1 else 1
-        prefix, never = np.array(one.prefix, np.int64), np.array(one.never, np.int64)
+        prefix, never = _ids(tuple(one.prefix)), _ids(tuple(one.never))
         table = _penalties(config.length_penalty, config.length_rule, one.limit.bit_length())
         cut = config.at_limit == "cut"
         stopping = config.stopping
@@ -187,7 +187,7 @@ class Running:
         numbers = np.zeros((sources, 2 * copies + 1, rows, span), np.int32)
         numbers[:, :copies, :, 0] = one.begin
         numbers[:, copies : 2 * copies, :, 0] = cells[first : first + rows]
-        scores, finished = np.zeros((sources, rows)), (Finished * rows)()
+        scores, finished = (DOUBLE * rows)(), (Finished * rows)()
         # Addresses are computed: to ask for each would take longer than the search of a sentence.
         at, size, owned = numbers.ctypes.data, 4 * rows * span, cells.ctypes.data + 4 * first
         for row, each in enumerate(finished):
@@ -208,20 +208,20 @@ class Running:
                     span=span,
                     sources=len(one.source),
                     end=one.end,
-                    forced=len(prefix),
+                    forced=len(one.prefix),
                     free=one.free,
-                    forbidden=len(never),
+                    forbidden=len(one.never),
                     cut=config.at_limit != "end",
                     stopping=STOPPING.index(stopping),
                     likeliest=float("-inf"),
-                    prefix=prefix.ctypes.data,
-                    never=never.ctypes.data,
-                    penalties=table.ctypes.data,
+                    prefix=prefix[1],
+                    never=never[1],
+                    penalties=table[1],
                     memory=owned - 4 * first,
                     owned=owned + 4 * number * one.limit,
                     tokens=at + number * (2 * copies + 1) * size,
                     cells=at + copies * size,
-                    scores=scores.ctypes.data,
+                    scores=ctypes.addressof(scores),
                     finished=ctypes.addressof(finished),
                 )
                 for number in range(sources)
@@ -304,9 +304,17 @@ def tell(sentence: Sentence, rows: Sequence[Sequence[int]], followed: int) -> in
 
 
 @lru_cache(maxsize=64)
-def _penalties(alpha: float, rule: LengthRule, bits: int) -> np.ndarray:
-    """The divisors of scores, by length, below two to the power `bits`."""
-    return np.array([1.0, *(length_penalty(n, alpha, rule) for n in range(1, 1 << bits))])
+def _penalties(alpha: float, rule: LengthRule, bits: int) -> tuple[np.ndarray, int]:
+    """The divisors of scores, by length, below two to the power `bits`, and their address."""
+    table = np.array([1.0, *(length_penalty(n, alpha, rule) for n in range(1, 1 << bits))])
+    return table, table.ctypes.data
+
+
+@lru_cache(maxsize=64)
+def _ids(tokens: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """Tokens as the kernels read them, and their address."""
+    table = np.array(tokens, np.int64)
+    return table, table.ctypes.data
 
 
 def pages_of(layers: Iterable[Any], memory: int = 0) -> int:

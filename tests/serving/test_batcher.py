@@ -452,12 +452,12 @@ def test_a_model_that_was_worked_with_can_leave_the_memory(options):
     assert together(10, ask) == []
 
 
-def by_hand(ask):
+def by_hand(ask, budget=10_000):
     """`ask(batcher, turn)`, where each `turn` is what the thread does between two looks at what has
     changed."""
 
     async def main():
-        batcher = Batcher(1000, 10_000, lambda *_: None)
+        batcher = Batcher(1000, budget, lambda *_: None)
 
         async def turn():
             await settled()
@@ -531,6 +531,28 @@ def test_who_comes_is_read_in_runs_of_bounded_size_and_steps_are_taken_in_betwee
     assert joined[1:-1] == [most] * (len(joined) - 2)
     assert sum(joined) == 41
     assert all("step" in pair for pair in itertools.pairwise(done))
+
+
+@compiled
+def test_who_is_much_cheaper_joins_a_batch_that_one_fills(translator, monkeypatch):
+    monkeypatch.setattr(running, "STEPS", 1)
+
+    async def ask(batcher, turn):
+        def asked(text, client, **options):
+            job = jobs.translation(translator, [text], None, options, str)
+            return asyncio.create_task(batcher.ask(job, client))
+
+        dear = asked("a b c d a b c d", "one", beam=8)
+        await turn()
+        others = [asked("a b c", "two", beam=8), asked("a b", "three", beam=1)]
+        await turn()
+        [batch] = batcher._every()
+        assert [(one.beam, len(one.source)) for one in batch.all] == [(8, 9), (1, 3)]
+        assert not dear.done()
+        while not (dear.done() and others[0].done()):
+            await turn()
+
+    by_hand(ask, budget=100)
 
 
 @compiled

@@ -218,7 +218,9 @@ class Batcher:
         left = self._budget - sum(ticket.costs[piece] for ticket, piece in self._running.values())
         if self._running:
             left = min(left, ENCODED)
-        return self._queue.take(AT_ONCE, left, within) if left > 0 else None
+        if left <= 0:  # who is much cheaper does not wait for the end of what is dear
+            within, left = within or Slice([*self._running.values()]), ENCODED
+        return self._queue.take(AT_ONCE, left, within)
 
     def _advance(self, some: Slice | None, interrupted: Slice | None = None) -> None:
         """Work on a slice, or let it join a running batch; then let these take steps."""

@@ -9,8 +9,16 @@ import pytest
 import torch
 
 from tests.families import GENERATORS
-from tests.helpers import END, SIZE, tokens_of
-from tests.models import test_bert, test_dalle, test_detr, test_gpt, test_rnn, test_vit
+from tests.helpers import END, PLACES, SIZE, tiny, tokens_of
+from tests.models import (
+    test_bert,
+    test_dalle,
+    test_detr,
+    test_gpt,
+    test_rnn,
+    test_transformer,
+    test_vit,
+)
 from tests.models.stepping import assert_steps_equal_whole_sequences
 from transduct.inference import engine
 from transduct.inference.batches import encode
@@ -135,6 +143,12 @@ def bert_of(head):
     return model, test_bert.scores(model, tokens, test_bert.TYPES, segments)
 
 
+def transformer_of(positions, mode):
+    shape = {"tie": "none", "activation": "swiglu"}
+    model = tiny(positions=positions, position_mode=mode, **shape)
+    return model, [test_transformer.run(model)]
+
+
 def gpt_of(positions):
     model = test_gpt.tiny(positions=positions, tie=False, activation="swiglu")
     return model, [test_gpt.run(model, *tokens_of(test_gpt.LENGTHS))]
@@ -166,6 +180,7 @@ def codes_of(quantiser):
     "made",
     [
         *((bert_of, head) for head in test_bert.HEADS),
+        *((transformer_of, *place) for place in PLACES),
         *((gpt_of, positions) for positions in ("learned", "relative")),
         *((rnn_of, *each) for each in product(test_rnn.ATTENTIONS, ("tanh", "gru", "lstm"))),
         *((vit_of, *each) for each in product(test_vit.POOLS, test_vit.BACKBONES)),

@@ -184,13 +184,6 @@ def test_tied_tables_are_one_parameter():
     assert [tables(tie) for tie in ("all", "decoder", "none")] == [1, 2, 3]
 
 
-def test_all_parameters_take_part():
-    for positions, mode in PLACES:
-        model = tiny(positions=positions, position_mode=mode, tie="none", activation="swiglu")
-        run(model).sum().backward()
-        assert [name for name, p in model.named_parameters() if p.grad is None] == []
-
-
 @pytest.mark.parametrize(
     "changes, widths", [({}, (64, 64)), ({"d_k": 5}, (5, 5)), ({"d_k": 5, "d_v": 7}, (5, 7))]
 )

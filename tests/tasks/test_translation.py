@@ -79,12 +79,6 @@ def test_a_batch_is_flat_with_its_ends_and_beginnings():
     assert {x.device.type for x in (moved.source, moved.inputs, moved.outputs)} == {"meta"}
 
 
-def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
-    train = [{"generate": "reverse", "count": 50, "weight": 3.0}, {"generate": "copy", "count": 50}]
-    task, _ = prepared(tmp_path, data={"train": train, "drop_duplicates": False})
-    assert sum(len(batch.source_segments) for batch in task.batches("train", 0, 0, 0, 1)) == 200
-
-
 def test_batches_are_made_by_as_many_workers_as_the_recipe_says(made, monkeypatch):
     task, _ = made
     monkeypatch.setattr(base, "load", lambda *given: given)

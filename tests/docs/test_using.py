@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from docx import Document
 
 from tests.docs import reference
-from tests.docs.test_pages import PROGRAM, VERBS
+from tests.docs.test_pages import PROGRAM, VERBS, commands
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TransductError
@@ -31,13 +32,7 @@ from transduct.training.log import ignore
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
-COMMANDS = [
-    line
-    for kind, text in BLOCKS
-    if not kind
-    for line in text.splitlines()
-    if line.startswith("transduct")
-]
+COMMANDS = [shlex.join(words) for words in commands("docs/using.md") if words[:1] == ["transduct"]]
 SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL))
 PROGRAMS = [text for kind, text in BLOCKS if kind == "python"]
 LINES = ["a b c", "", "d e f g", "a h"]
@@ -67,7 +62,16 @@ def folder(run, monkeypatch):
         (place / name).write_text("".join(f"{line[::-1]}\n" for line in LINES))
     for name, text in (("train.de", LINES), ("train.en", [line[::-1] for line in LINES])):
         (place / name).write_text("".join(f"{line}\n" for line in text))
-    (place / "pairs.jsonl").write_text('{"de": "a b c", "en": "c b a"}\n')
+    (place / "in").mkdir()
+    pq.write_table(pa.table({"text": LINES}), place / "in" / "a.parquet")
+    (place / "test").mkdir()
+    for name in ("pairs.jsonl", "test/a.jsonl"):
+        (place / name).write_text('{"de": "a b c", "en": "c b a"}\n')
+    (place / "pairs.tsv").write_text("de\ten\na b c\tc b a\n")
+    (place / "page.html").write_text("<p>a b c</p>\n")
+    letter = Document()
+    letter.add_paragraph("a b c")
+    letter.save(place / "letter.docx")
     (place / "begun.en").write_text("c\n\ng f\n\n")
     monkeypatch.chdir(place)
     return place
@@ -88,8 +92,7 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capf
     assert len(COMMANDS) > 10
     printed = {}
     for command in COMMANDS:
-        words = shlex.split(command, comments=True)
-        printed[" ".join(words)] = call(words, monkeypatch, capfd)
+        printed[command] = call(shlex.split(command), monkeypatch, capfd)
     for command, lines in printed.items():
         if "--n-best 4" in command:
             numbers = [int(line.split("\t")[0]) for line in lines]
@@ -102,21 +105,25 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capf
             assert all(re.fullmatch(r"-?\d+\.\d{6}\t.*", line) for line in lines)
         elif "--json" in command:
             assert set(json.loads("".join(lines))) == {"scores", "details"}
-        elif command.startswith("transduct translate"):
+        elif "input.de" in command and "--shortlist input" not in command:
             assert len(lines) == len(LINES)
             assert lines[1] == ""
             if "--prefixes" in command:
                 assert (lines[0][:1], lines[2][:3]) == ("c", "g f")
-        elif command.startswith("transduct score"):
+        elif command.startswith("transduct score") and "--source" in command:
             assert [float(line) < 0 for line in lines] == [True] * len(LINES)
     assert any("p = " in line for lines in printed.values() for line in lines)
+    translation = printed["transduct translate runs/de-en input.de"][0]
+    assert printed["transduct translate runs/de-en page.html"] == [f"<p>{translation}</p>"]
+    assert [each.text for each in Document("letter.en.docx").paragraphs] == [translation]
+    assert len(pq.read_table("translated/a.parquet")["translation"]) == len(LINES)
+    assert Path("scored/pairs.tsv").read_text().startswith("de\ten\tscore\n")
+    assert json.loads(Path("answers/a.jsonl").read_text())["translation"]
     assert Path("look.svg").read_text().startswith("<svg")
     assert len(Path("found.en").read_text().splitlines()) == len(LINES)
 
 
 def test_the_program_of_many_files_runs(folder, capsys):
-    Path("in").mkdir()
-    pq.write_table(pa.table({"text": LINES}), "in/a.parquet")
     exec(PROGRAMS[0].replace("workers=2", "workers=1"), {})
     assert capsys.readouterr().out.splitlines()[-1] == f"{len(LINES)} 1 1"
     assert len(pq.read_table("translated/a.parquet")["translation"]) == len(LINES)

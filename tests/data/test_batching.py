@@ -297,10 +297,10 @@ def test_a_worker_whose_parent_is_gone_when_it_begins_ends(monkeypatch):
     ended, moved = [], []
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(os, "setpgid", lambda *where: moved.append(where))
-    batching._begin(os.getppid(), 0)
-    batching._begin(None, 0)
+    batching._start_worker(os.getppid(), 0)
+    batching._start_worker(None, 0)
     assert (ended, moved) == ([], [(0, 0)] * 2)
-    batching._begin(os.getppid() + 1, 0)
+    batching._start_worker(os.getppid() + 1, 0)
     assert ended == [1]
 
 

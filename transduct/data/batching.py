@@ -88,7 +88,7 @@ def _examples(count: int, seed: int, epoch: int, window: tuple[int, int]) -> Ind
     kind = np.int32 if count < 2**31 else np.int64
     if of == 1:
         return np.arange(count, dtype=kind)
-    # Drawn apart from what any window draws, so that all windows agree on who has which part.
+    # Drawn from a stream that no window uses, so that all windows agree on who has which part.
     parts = np.random.Generator(philox(seed, epoch, of)).permutation(-(-count // PART))
     starts = np.sort(np.array_split(parts, of)[number]).astype(kind) * PART
     return np.concatenate([np.arange(i, min(i + PART, count), dtype=kind) for i in starts])
@@ -196,7 +196,7 @@ def load(
     Args:
         make: turns example indices into a batch; a pure function, so that workers do not change the
             result.
-        a_step: batches of a training step, which the ranks share out; one for each if not given.
+        a_step: batches of a training step, of all ranks together; one for each rank if not given.
     """
     # A resumed run starts in the middle of the same plan.
     numbers = shared_out(len(batches), start, rank, world, a_step or world)
@@ -210,9 +210,9 @@ def load(
         sampler=numbers,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=partial(_begin, parent),
+        worker_init_fn=partial(_start_worker, parent),
     )
-    return map(_raised, loader)
+    return map(_raise_error, loader)
 
 
 def shared_out(count: int, start: int, rank: int, world: int, a_step: int) -> list[int]:
@@ -231,13 +231,14 @@ def shared_out(count: int, start: int, rank: int, world: int, a_step: int) -> li
 
 @contextmanager
 def naming_killed_workers() -> Iterator[None]:
-    """Within this, a process that prepares batches and is killed is named, with what to do.
+    """Within this block, replace PyTorch's error for a killed process that prepares batches by one
+    that says what to do.
 
     PyTorch raises its error in a handler of the signal, so in whatever runs at that moment: in the
-    middle of a step as well as in `load`. Hence it stands around all of a training.
+    middle of a step as well as in `load`. Hence the block is all of a training.
 
     Raises:
-        TrainingFailed: one was killed, for which PyTorch has a RuntimeError that names the process.
+        TrainingFailed: a process was killed.
     """
     try:
         yield
@@ -250,13 +251,14 @@ def naming_killed_workers() -> Iterator[None]:
         ) from error
 
 
-def _raised(batch: Batch | Filler | TransductError) -> Batch | Filler:
+def _raise_error(batch: Batch | Filler | TransductError) -> Batch | Filler:
+    """The batch, unless an error came from the worker in its place."""
     if isinstance(batch, TransductError):
         raise batch
     return batch
 
 
-def _begin(parent: int | None, _: int) -> None:
+def _start_worker(parent: int | None, _: int) -> None:
     """Initialise a worker process.
 
     It leaves the process group of its parent, so that a signal to the whole group, as sent by

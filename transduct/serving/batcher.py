@@ -31,7 +31,7 @@ AT_ONCE = 64  # the most pieces in a slice
 LONGEST_ADVICE = 60  # the largest Retry-After, in seconds
 ENCODED = 1024  # the most tokens that join a running batch at a time, unless one has more
 ROWS_A_STEP = 8  # a batch takes a step for so many of its rows before others join
-MEMORY = 0.9  # decay of the moving average of seconds per token
+DECAY = 0.9  # decay of the moving average of seconds per token
 Batch = Running | Cohorts
 
 
@@ -104,11 +104,11 @@ class Batcher:
         self._queue = Scheduler()
         self._requests: dict[Ticket, _Request] = {}
         self._changed = threading.Condition()  # guards the two above
-        self._news, self._stopped = False, False
+        self._news, self._stopped = False, False  # news: requests that came or went, not yet seen
         self._waking, self._inputs = False, 0  # of all requests; both only the loop changes
-        # of each model, by kind; not kept alive, so that one that is unloaded leaves the memory
+        # Of each model, by kind. Models are not kept alive, so that unloading one frees its memory.
         self._batches: WeakKeyDictionary[Any, dict[type[Batch], Batch]] = WeakKeyDictionary()
-        # what takes part in a running batch, and what waits until it fits
+        # The pieces in running batches by their sentences, and those that wait until they fit.
         self._running: dict[Sentence, tuple[Ticket, int]] = {}
         self._ready: deque[tuple[Ticket, int]] = deque()
         self._steps, self._seconds = 0, 0.0  # until others join, and since an answer
@@ -185,7 +185,7 @@ class Batcher:
         """Let the thread that works see what has been asked."""
         self._waking = False
         with self._changed:
-            self._tell()
+            self._signal()
             self._changed.notify()
 
     async def run(self) -> None:
@@ -196,7 +196,7 @@ class Batcher:
         finally:
             with self._changed:
                 self._stopped = True
-                self._tell()
+                self._signal()
                 self._changed.notify()
             pool.shutdown(wait=False)  # it ends at its next pause
 
@@ -238,10 +238,10 @@ class Batcher:
             self._join()
             self._step()
             self._seconds += perf_counter() - began
-        self._hand_over()
+        self._run_calls()
 
     def _join(self) -> None:
-        """Let those that fit join their running batches, and those leave for whom nobody waits."""
+        """Let pieces that fit join their running batches, and those leave that nobody waits for."""
         joining: dict[Batch, list[Sentence]] = {}
         used: dict[Batch, tuple[int, int]] = {}
         with self._changed:
@@ -259,7 +259,7 @@ class Batcher:
                 request.begin()
                 one, model = request.job.sentences[piece], request.job.model
                 if request.follow is not None:
-                    one.follow = partial(self._soon, request.follow, piece)
+                    one.follow = partial(self._call_in_loop, request.follow, piece)
                 kinds = self._batches.setdefault(model, {})
                 known = kinds.get(Running)  # what the model can do is not asked again
                 suits = isinstance(known, Running) and known.suits(one)
@@ -309,7 +309,7 @@ class Batcher:
         some = Slice(ended)
         with self._changed:
             if ended:
-                self._pace = MEMORY * self._pace + (1.0 - MEMORY) * self._seconds / some.cost
+                self._pace = DECAY * self._pace + (1.0 - DECAY) * self._seconds / some.cost
                 self._seconds = 0.0
             self._queue.done(some)
 
@@ -343,7 +343,7 @@ class Batcher:
         seconds = perf_counter() - began
         self._watch(len(some.pieces), seconds)
         with self._changed:
-            self._pace = MEMORY * self._pace + (1.0 - MEMORY) * seconds / some.cost
+            self._pace = DECAY * self._pace + (1.0 - DECAY) * seconds / some.cost
             self._queue.done(some)
 
     def _pause(self, some: Slice) -> None:
@@ -399,25 +399,25 @@ class Batcher:
         elif isinstance(output, BaseException):
             with self._changed:
                 self._forget(ticket)
-            self._soon(request.settle, output)
+            self._call_in_loop(request.settle, output)
             return
         request.outputs[piece] = output
         request.missing -= 1
         if request.job.follow is not None:
-            self._soon(request.job.follow, [*request.outputs])
+            self._call_in_loop(request.job.follow, [*request.outputs])
         if not request.missing:
             [answers] = isolate_failures(
                 lambda given: [request.job.join(*given)], [request.outputs], None, BaseException
             )
-            self._soon(request.settle, answers)
+            self._call_in_loop(request.settle, answers)
 
-    def _soon(self, call: Callable[..., Any], *given: Any) -> None:
-        """Call something in the event loop, with all else that is to be called by then: to wake the
-        loop takes longer than most calls."""
+    def _call_in_loop(self, call: Callable[..., Any], *given: Any) -> None:
+        """Call something in the event loop, at the next `_run_calls`: all calls together, because
+        to wake the loop takes longer than most of them."""
         self._calls.append((call, given))
 
-    def _hand_over(self) -> None:
-        """Let the event loop do what it is to do."""
+    def _run_calls(self) -> None:
+        """Let the event loop do the calls that are due."""
         calls, self._calls, loop = self._calls, [], self._loop
         if calls and loop is not None:
             soon = loop.call_soon
@@ -428,9 +428,9 @@ class Batcher:
         request = self._requests.pop(ticket, None)
         self._queue.cancel(ticket)
         if request is not None and request.missing:
-            self._tell()
+            self._signal()
 
-    def _tell(self) -> None:
+    def _signal(self) -> None:
         """Let the thread that works see that something has changed; the lock is held."""
         self._news = True
         for batch in self._every():

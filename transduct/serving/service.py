@@ -78,8 +78,9 @@ class Service:
         self.metrics = Metrics()
         self.metrics.watch(models)
         models.watch = self.metrics.batch
-        self.ready, self.ending, self.held = True, False, 0
-        self.characters = 0
+        self.ready, self.ending = True, False
+        self.held = 0  # bytes of requests in memory
+        self.characters = 0  # translated so far
         self.endpoints: list[Endpoint] = [
             *native.ENDPOINTS,
             *libretranslate.ENDPOINTS,
@@ -94,7 +95,7 @@ class Service:
         routes = [
             Route(each.path, self._guarded(each), methods=[each.method]) for each in self.endpoints
         ]
-        handlers: dict[Any, Any] = {HTTPException: self._refused}
+        handlers: dict[Any, Any] = {HTTPException: self._unknown_path}
         application = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
         # a redirect would repeat the client's Host header
         application.router.redirect_slashes = False
@@ -109,7 +110,7 @@ class Service:
                 response = await handle(Request(scope, receive, send))
                 await response(scope, receive, send)
 
-        inside: Any = ServerErrorMiddleware(answer, self._mistaken)
+        inside: Any = ServerErrorMiddleware(answer, self._failed)
         if self.settings.origins:
             inside = CORSMiddleware(inside, self.settings.origins, **SHARED)
         front: Any = Front(inside, self)
@@ -164,25 +165,27 @@ class Service:
         return answer
 
     async def _handled(self, call: Call, endpoint: Endpoint) -> Response:
-        given = of_header(call.request.headers.get("authorization", ""))
-        given = given or call.request.query_params.get("api_key", "")
+        """The answer of an endpoint. The key is checked before the body is read, unless it is in
+        the body."""
+        key = of_header(call.request.headers.get("authorization", ""))
+        key = key or call.request.query_params.get("api_key", "")
         kind, _ = media_type(call.request.headers.get("content-type", ""))
-        without = not endpoint.bodies or (endpoint.files and kind != JSON)
-        if given or without:
-            self._admit(call, endpoint, given)  # before the body is read
-        if without:
+        no_fields = not endpoint.bodies or (endpoint.files and kind != JSON)
+        if key or no_fields:
+            self._admit(call, endpoint, key)
+        if no_fields:
             return await endpoint.handle(call, None)
         fields = await call.fields(endpoint)
-        key = fields.pop("api_key", None)
-        if not given:
-            self._admit(call, endpoint, key if isinstance(key, str) else "")
+        key_in_body = fields.pop("api_key", None)
+        if not key:
+            self._admit(call, endpoint, key_in_body if isinstance(key_in_body, str) else "")
         return await call.alive(endpoint.handle(call, endpoint.checked(fields)))
 
-    def _admit(self, call: Call, endpoint: Endpoint, given: str) -> None:
+    def _admit(self, call: Call, endpoint: Endpoint, key: str) -> None:
         """Check a key, and count its request."""
         if self.keys is None or endpoint.open:
             return
-        call.key = self.keys.find(given)
+        call.key = self.keys.find(key)
         if call.key is None:
             raise Problem(
                 401, "no such key; send the header 'Authorization: Bearer KEY'", close=call.large
@@ -190,7 +193,7 @@ class Service:
         call.key.enter()
 
     def _problem(self, call: Call, error: Exception) -> Problem:
-        """What a client is told of an error."""
+        """An error as a client sees it."""
         if isinstance(error, Problem):
             return error
         if isinstance(error, ClientDisconnect):
@@ -206,7 +209,7 @@ class Service:
         statuses = {NotFinite: 500, MissingExtra: 500, TooLarge: 413}
         return Problem(statuses.get(type(error), 400), str(error))
 
-    async def _refused(self, request: Request, error: Exception) -> Response:
+    async def _unknown_path(self, request: Request, error: Exception) -> Response:
         """The answer to an unknown path or method."""
         assert isinstance(error, HTTPException)
         path = request.url.path
@@ -216,7 +219,7 @@ class Service:
         response.headers.update(error.headers or {})
         return response
 
-    async def _mistaken(self, request: Request, _: Exception) -> Response:
+    async def _failed(self, request: Request, _: Exception) -> Response:
         """The answer to an unexpected exception, which is in the log."""
         api: Api = request.scope["state"]["call"].api
         return api.refusal(Problem(500, "internal error; the server's log has the details"))
@@ -296,7 +299,7 @@ class Service:
         found = await self._sources(wanted, served, pair)
         target = self._target(wanted, served, pair, found[0].source if found else "")
         self.charge(call, wanted.texts)
-        groups: dict[str, list[int]] = defaultdict(list)
+        groups: dict[str, list[int]] = defaultdict(list)  # the texts in each language, by number
         for number, text in enumerate(wanted.texts):
             if not is_blank(text):
                 groups[found[number].source].append(number)
@@ -305,7 +308,7 @@ class Service:
             for source in groups
         }
 
-        async def work(source: str, numbers: list[int]) -> None:
+        async def translate_group(source: str, numbers: list[int]) -> None:
             texts = [(wanted.segments or wanted.texts)[number] for number in numbers]
             prefixes = [wanted.prefixes[n] for n in numbers] if wanted.prefixes else None
             steps = routes[source]
@@ -313,9 +316,10 @@ class Service:
             for number, output in zip(numbers, outputs, strict=True):
                 found[number] = replace(found[number], translation=output, steps=tuple(steps))
 
-        call.model = "+".join(dict.fromkeys(s.served.name for r in routes.values() for s in r))
-        parts = [work(*group) for group in groups.items()]
-        await (parts[0] if len(parts) == 1 else asyncio.gather(*parts))
+        names = [step.served.name for steps in routes.values() for step in steps]
+        call.model = "+".join(dict.fromkeys(names))  # for the log, each once
+        work = [translate_group(source, numbers) for source, numbers in groups.items()]
+        await (work[0] if len(work) == 1 else asyncio.gather(*work))
         call.answered()
         return found
 
@@ -339,26 +343,33 @@ class Service:
     ) -> list[Found]:
         """The language of each text, with the text as its own translation so far."""
         pairs = served.pairs if served else self.models.pairs
-        blank = [Found(_same(text), "") for text in wanted.texts]
+        unknown = [Found(_unchanged(text), "") for text in wanted.texts]
         if wanted.source and wanted.source != "auto":
             code = self.models.code(wanted.source)
-            return [replace(each, source=code) for each in blank]
+            return [replace(each, source=code) for each in unknown]
         if pair is not None and not wanted.source:
-            return [replace(each, source=pair[0]) for each in blank]
+            return [replace(each, source=pair[0]) for each in unknown]
         target = self.models.code(wanted.target, target=True) if wanted.target else ""
-        near = {a for a, b in pairs if not target or b == target}
-        if not pairs or (len(near) == 1 and not wanted.source):
-            return [replace(each, source=next(iter(near), "")) for each in blank]
+        possible = {a for a, b in pairs if not target or b == target}
+        if not pairs or (len(possible) == 1 and not wanted.source):
+            return [replace(each, source=next(iter(possible), "")) for each in unknown]
         if served is not None and not wanted.source:
-            return blank  # the model's own default
-        tags = re.compile("<[^<>]*>" if wanted.options.get("format", "text") != "text" else "(?!)")
-        detected = [await self.detect(tags.sub(" ", text)) for text in wanted.texts]
+            return unknown  # the model's own default
+        texts: Sequence[str] = wanted.texts
+        if wanted.options.get("format", "text") != "text":  # tags are in no language
+            texts = [re.sub("<[^<>]*>", " ", text) for text in texts]
+        detected = [await self.detect(text) for text in texts]
         return [
             replace(each, source=best[0][0], confidence=best[0][1]) if best else each
-            for each, best in zip(blank, detected, strict=True)
+            for each, best in zip(unknown, detected, strict=True)
         ]
 
     def _target(self, wanted: Wanted, served: Served | None, pair: Pair | None, source: str) -> str:
+        """The language to translate into; "" for the model's own default.
+
+        Raises:
+            Problem: several are possible.
+        """
         if wanted.target:
             return self.models.code(wanted.target, target=True)
         if pair is not None:
@@ -379,8 +390,9 @@ class Service:
         options: Mapping[str, Any],
         follow: Callable[[str], None] | None,
     ) -> list[Any]:
-        """Translate along a route; what is wrong with a text ends it there."""
-        found: list[Any] = [*map(_same, texts)]
+        """Translate along a route, from model to model. A text with an error goes no further: its
+        error is its answer."""
+        found: list[Any] = [*map(_unchanged, texts)]
         if len(steps) > 1 and options.get("glossary"):
             middle = steps[1].source
             raise Problem(
@@ -406,7 +418,7 @@ class Service:
         return found
 
 
-def _same(text: str | Segment) -> Translation:
+def _unchanged(text: str | Segment) -> Translation:
     """A text as its own translation."""
     words, parts = (text, ()) if isinstance(text, str) else (plain(text), text)
     return Translation(words, 0.0, [], [Translation(words, 0.0, [], [], parts)], parts)

@@ -40,8 +40,8 @@ class RecordedBeam(Beam):
         nodes: in the order of the steps: the 2 * beam best of each.
     """
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, **rules: Any) -> None:
+        super().__init__(*given, **rules)
         self.nodes: list[Node] = []
         self._of_rows = [-1] * self.beam  # the node that each row ends with
 

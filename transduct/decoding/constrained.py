@@ -69,8 +69,8 @@ class ConstrainedBeam(Beam):
         given: as for `Beam`.
     """
 
-    def __init__(self, phrases: Sequence[Sequence[Phrase]], *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, phrases: Sequence[Sequence[Phrase]], *given: Any, **rules: Any) -> None:
+        super().__init__(*given, **rules)
         self._progress = [[Progress(tuple(each))] * self.beam for each in phrases]
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:

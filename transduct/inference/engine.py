@@ -1,5 +1,5 @@
-"""Decoding and scoring of many token sequences: which search, by which filters, in the original
-order.
+"""Decoding and scoring of many token sequences: chooses the search and its filters, makes batches,
+and returns results in the original order.
 
 Sentences that are alike in all but source, limit, begin and prefix, and begin together, are a
 cohort: one search, taken step by step by the loop of `decoding.search`. For a server, new cohorts
@@ -64,7 +64,7 @@ def captures(model: Any, config: DecodingConfig, sentences: Sequence[Sentence] =
     where it can be.
 
     Args:
-        sentences: that are alike; without them, whether some search of the model is.
+        sentences: alike, to be searched together; without them, whether any search of the model is.
 
     Raises:
         ValueError: it is asked for and cannot be.
@@ -142,10 +142,10 @@ def find(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
         return []
     if cpu.library() is not None and runs(model, sentences):
         return finite(shared(partial(_together, model), sentences))
-    some, device = sentences[0], device_of(model)
-    insisted = some.config.captured is True
-    captured = captures(model, some.config, sentences)
-    config = replace(some.config, captured=captured)
+    first, device = sentences[0], device_of(model)
+    insisted = first.config.captured is True
+    captured = captures(model, first.config, sentences)
+    config = replace(first.config, captured=captured)
 
     # Here and not around the whole, because each worker thread has an inference mode of its own.
     @torch.inference_mode()
@@ -160,7 +160,7 @@ def find(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
             pause()
         return [cohort.hypotheses(place) for place in range(len(chosen))]
 
-    def of(numbers: Sequence[int]) -> list[list[Hypothesis]]:
+    def search_for(numbers: Sequence[int]) -> list[list[Hypothesis]]:
         # Captured graphs share their buffers, so their batches run one after the other.
         workers = 1 if captured else workers_for(device, len(numbers), config.workers)
         lengths, budget = [len(sentences[i].source) for i in numbers], config.budget(device)
@@ -179,17 +179,16 @@ def find(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
                 report_progress(len(batch), len(sentences))
         return [results[number] for number in numbers]
 
-    return finite(shared(of, range(len(sentences))))
+    return finite(shared(search_for, range(len(sentences))))
 
 
 def recorded(model: Any, one: Sentence) -> "RecordedBeam":
     """The beam search for a sentence, with all that it considered; see `find`."""
     from transduct.decoding.beam_tree import RecordedBeam  # few searches are shown
 
-    device, config = device_of(model), one.config
-    rules = config.length_penalty, device, config.length_rule, config.stopping
-    cut = config.at_limit == "cut"
-    strategy = RecordedBeam(one.beam, [one.limit], one.begin, one.end, *rules, cut)
+    device = device_of(model)
+    rules = _rules(one.config, device)
+    strategy = RecordedBeam(one.beam, [one.limit], one.begin, one.end, **rules)
     filters = filters_of([one], one.end, one.never, device)
     with on_own_threads(model), torch.inference_mode():
         memory, segments = encode(model, [one.source], device)
@@ -222,7 +221,7 @@ def _together(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis
 
 
 def _newcomers(batch: Running, waiting: deque[Sentence], budget: int) -> list[Sentence]:
-    """The first that wait and fit."""
+    """The first waiting sentences that fit into a running batch."""
     taken = list[Sentence]()
     left, rows, pages = budget - batch.tokens, ROWS - batch.rows, len(batch.free)
     while True:
@@ -252,12 +251,17 @@ def _captured(
     requested."""
     from transduct.inference.captured import generated
 
-    sources, limits, first = zip(*((s.source, s.limit, s.begin) for s in sentences))
-    end, never = sentences[0].end, sentences[0].never
-    constraint = constraint_of(sentences, device_of(model))
-    given = [*sources], [*limits], config, [*first], end, never, constraint
     try:
-        return generated(model, *given)
+        return generated(
+            model,
+            [one.source for one in sentences],
+            [one.limit for one in sentences],
+            config,
+            [one.begin for one in sentences],
+            sentences[0].end,
+            sentences[0].never,
+            constraint_of(sentences, device_of(model)),
+        )
     except RuntimeError as error:
         if insisted:
             raise
@@ -315,12 +319,12 @@ class Cohort:
 
     Attributes:
         steps: takes a step whenever it is asked for the next item.
-        strategy: that searches, by the places of the sentences.
+        strategy: the search, whose sources are the sentences in their order.
     """
 
     def __init__(self, model: Any, sentences: Sequence[Sentence]) -> None:
         self.sentences, first, device = list(sentences), sentences[0], device_of(model)
-        sources, begin = ([*each] for each in zip(*((s.source, s.begin) for s in sentences)))
+        sources, begin = [one.source for one in sentences], [one.begin for one in sentences]
         limits, end, never = [one.limit for one in sentences], first.end, list(first.never)
         memory, segments = encode(model, sources, device)
         # What is drawn for a source depends on it alone, not on the batch or its place there.
@@ -348,7 +352,7 @@ class Cohort:
         return gone
 
     def tell(self, place: int) -> None:
-        """Call who follows a sentence, if its hypotheses agree on more tokens than before."""
+        """Call `follow` of a sentence, if its hypotheses agree on more tokens than before."""
         rows = [each.tokens for each in self.hypotheses(place)]
         if place not in self._left:
             rows = rows[:1]
@@ -493,6 +497,17 @@ def beam_search(
     return kind(beam, limits, begin, end, alpha, device, rule, stopping, cut)
 
 
+def _rules(config: DecodingConfig, device: torch.device) -> dict[str, Any]:
+    """The arguments of a `Beam` that do not depend on its sources."""
+    return {
+        "alpha": config.length_penalty,
+        "device": device,
+        "rule": config.length_rule,
+        "stopping": config.stopping,
+        "cut": config.at_limit == "cut",
+    }
+
+
 def _strategy(
     config: DecodingConfig,
     limits: Sequence[int],
@@ -504,13 +519,12 @@ def _strategy(
 ) -> Beam | Sampling:
     """Beam search or sampling, as configured; a source's samples depend on its key."""
     if config.temperature == 0.0:
-        rules = config.length_penalty, device, config.length_rule, config.stopping
-        cut = config.at_limit == "cut"
+        rules = _rules(config, device)
         if any(phrases):
             from transduct.decoding.constrained import ConstrainedBeam  # few searches need it
 
-            return ConstrainedBeam(phrases, config.beam, limits, begin, end, *rules, cut)
-        return beam_search(config.beam, limits, begin, end, *rules, cut)
+            return ConstrainedBeam(phrases, config.beam, limits, begin, end, **rules)
+        return beam_search(config.beam, limits, begin, end, **rules)
     return Sampling(
         config.beam,
         limits,

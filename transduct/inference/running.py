@@ -44,7 +44,8 @@ class _Active:
     sentence: Sentence
     pages: list[int]
     buffers: Any  # what the pointers of the sources point to
-    tokens: list[np.ndarray]
+    tokens: list[np.ndarray]  # of the rows of each source
+    outputs: np.ndarray  # (beam, span) tokens of the finished outputs of a beam
     finished: Any
     sources: list[Any]
     draws: list[Any] = field(default_factory=list)  # a generator for each sample
@@ -193,12 +194,13 @@ class Running:
         for row, each in enumerate(finished):
             each.tokens = at + 2 * copies * size + 4 * row * span
         active = _Active(
-            one,
-            pages,
-            (cells, prefix, never, table, numbers, scores),
-            [each[:copies] for each in numbers],
-            finished,
-            [
+            sentence=one,
+            pages=pages,
+            buffers=(cells, prefix, never, table, numbers, scores),
+            tokens=[each[:copies] for each in numbers],
+            outputs=numbers[0, -1],
+            finished=finished,
+            sources=[
                 Source(
                     beam=rows,
                     active=1,
@@ -272,18 +274,16 @@ def _hypotheses(active: _Active) -> list[Hypothesis]:
     if active.draws:
         return sorted(active.hypotheses, key=lambda hypothesis: -hypothesis.rank)
     [source] = active.sources
-    span = source.span
-    outputs = active.buffers[4][0, -1]  # (beam, span)
-    start = outputs.ctypes.data
+    start = active.outputs.ctypes.data
     found = []
     for one in active.finished[: source.count]:
-        row = (one.tokens - start) // (4 * span)  # of four bytes each
-        found.append(Hypothesis(outputs[row, : one.length].tolist(), one.score, one.rank))
+        row = (one.tokens - start) // (4 * source.span)  # from an address; a token has four bytes
+        found.append(Hypothesis(active.outputs[row, : one.length].tolist(), one.score, one.rank))
     return found
 
 
 def _tell(active: _Active) -> None:
-    """Call who follows a sentence, if all of its hypotheses agree on more tokens than before."""
+    """Call `follow` of a sentence, if all of its hypotheses agree on more tokens than before."""
     rows = [row.tolist() for row in active.rows()]
     rows += [each.tokens for each in _hypotheses(active)]
     if all(source.done for source in active.sources):
@@ -292,8 +292,8 @@ def _tell(active: _Active) -> None:
 
 
 def tell(sentence: Sentence, rows: Sequence[Sequence[int]], followed: int) -> int:
-    """Call who follows a sentence, if all of these rows agree on more tokens than those followed so
-    far. Returns how many are."""
+    """Call `follow` of a sentence with the tokens after the first `followed` that all of these rows
+    agree on, if there are any. Returns how many tokens it has been given in all."""
     differ = (place for place, tokens in enumerate(zip(*rows)) if len({*tokens}) > 1)
     agreed = next(differ, min(map(len, rows), default=0))
     if agreed <= followed:

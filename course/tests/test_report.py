@@ -53,3 +53,12 @@ def test_a_table_fits_a_terminal():
     assert lines[0].split() == ["value", "0", "of", "a", "value", "1", "of", "a"] + [
         word for i in range(2, 5) for word in ("value", str(i), "of", "a")
     ]
+
+
+def test_no_word_of_a_head_is_broken():
+    lines = [*fitted([["what", "its probability"], ["step 1", "0.5"]], 1)]
+    assert [line.split() for line in lines] == [
+        ["its"],
+        ["what", "probability"],
+        ["step", "1", "0.5"],
+    ]

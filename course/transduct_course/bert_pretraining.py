@@ -83,7 +83,8 @@ def read(setting: Setting, name: str) -> Labelled:
         files: dict[str, Any] = {kind: f"{part}.{ending}", "columns": columns}
         rows = islice(read_rows(TextSource(**files), setting.folder(folder)), most)
         parts.append([(text.lower(), labels.split()) for text, labels in rows if text.strip()])
-    tokenizer = name == KOREAN and Tokenizer.train((t for t, _ in parts[0]), "bpe", VOCABULARY)
+    texts = (text for text, _ in parts[0])
+    tokenizer = Tokenizer.train(texts, "bpe", VOCABULARY) if name == KOREAN else None
 
     def words(text: str) -> list[str]:
         found = tokenizer.pieces(tokenizer.encode([text])[0]) if tokenizer else text.split()
@@ -152,15 +153,15 @@ def translating(setting: Setting) -> Measured:
     folder = setting.folder("multi30k")
     text = real.captions(folder, count, setting.pick(300, 50, 4))
     plain = [line for line in read_lines(folder / "train.en.gz") if 0 < len(line.split()) <= 16]
-    read_texts = text.tokenizer.encode(plain[: setting.pick(None, 8000, 50)])
-    texts = [ids[:LONGEST] for ids in read_texts]
-    read, steps = setting.pick((800, 500), (120, 80), (2, 2))
+    plain = plain[: setting.pick(None, 8000, 50)]
+    texts = [ids[:LONGEST] for ids in text.tokenizer.encode(plain)]
+    steps, later = setting.pick((800, 500), (120, 80), (2, 2))
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: translation, seed {seed}, pre-training")
         size = text.tokenizer.size
         known = small.seeded(seed, built, "masked", vocabulary_size=size, activation="relu")
         hidden = real.hidden(texts, size, seed, 32)
-        small.train(known, hidden, read, 3e-3, loss=real.hidden_loss, seed=seed)
+        small.train(known, hidden, steps, 3e-3, loss=real.hidden_loss, seed=seed)
         for kind in (AFTER, ALONE):
             setting.report(f"bert_pretraining: translation, seed {seed}, {kind}")
             shape = {"dropout": 0.1, "tie": "decoder", "positions": "rotary"}
@@ -170,7 +171,7 @@ def translating(setting: Setting) -> Measured:
                 as_source_side(weights)
                 model.load_state_dict(weights, strict=False)
             pairs = small.choices(text.train, 32, f"translation {seed}")
-            small.train(model, pairs, steps, 2e-3, seed=seed)
+            small.train(model, pairs, later, 2e-3, seed=seed)
             yield {
                 "data": CAPTIONS,
                 "labels": count,

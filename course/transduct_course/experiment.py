@@ -269,9 +269,8 @@ def run(experiment: Experiment, setting: Setting) -> Result:
             for row in experiment.measure(setting):
                 result.rows.append(row)
                 names = [*experiment.keys, *experiment.values]
-                found = {name: row[name] for name in names if row.get(name) is not None}
-                told = ", ".join(f"{name} {shown(value)}" for name, value in found.items())
-                setting.report(f"{experiment.name}: {told}")
+                told = [f"{n} {shown(row[n])}" for n in names if row.get(n) is not None]
+                setting.report(f"{experiment.name}: {', '.join(told)}")
     except KeyboardInterrupt:
         result.cut = True
     except NotRun as lack:

@@ -34,7 +34,8 @@ def measure(setting: Setting) -> Measured:
         config = DecodingConfig(beam=setting.pick(200, 100, 4), temperature=temperature, workers=1)
         sources = [batch.source.tolist()]
         [drawn] = generate(ours.model(), sources, [LONGEST], config, Tokenizer.BEGIN, Tokenizer.END)
-        texts = ours.translator().target_tokenizer.decode([[*each.tokens] for each in drawn])
+        made = ours.translator().target_tokenizer.decode([[*each.tokens] for each in drawn])
+        texts = ["".join(c if c.isprintable() else "\ufffd" for c in text) for text in made]
         shares = sorted(((texts.count(t) / len(texts), t) for t in {*texts}), reverse=True)
         row = row_of(f"draws at temperature {temperature}", [(t, p) for p, t in shares[:6]], 1.0)
         yield row | {"share_right": sum(text in RIGHT for text in texts) / len(texts)}

@@ -150,8 +150,10 @@ def notebook(name: str, chapter: str, language: Language) -> dict[str, Any]:
         }
         for number, (kind, source) in enumerate(part for part in parts if part[1].strip())
     ]
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    about = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
     return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
 
 

@@ -59,7 +59,10 @@ def fitted(lines: Sequence[Sequence[str]], keys: int) -> Iterator[str]:
     """A table of at most WIDTH columns. Heads take several lines; values that do not fit beside the
     keys follow below, beside the keys again."""
     columns = [*zip(*lines, strict=True)]
-    heads = [wrap(head, max(NARROWEST, *map(len, cells))) for head, *cells in columns]
+    heads = [
+        wrap(head, max(NARROWEST, *map(len, cells)), break_long_words=False)
+        for head, *cells in columns
+    ]
     tall = max(map(len, heads))
     columns = [
         (*[""] * (tall - len(head)), *head, *cells)

@@ -47,8 +47,7 @@ def measure(setting: Setting) -> Measured:
             if name == RAMPED:  # noqa: B023
                 model.config = replace(model.config, scheduled_sampling=OWN * step / steps)
 
-        data = small.batches(running_sum, 40, seed)
-        small.train(model, data, steps, 3e-3, seed=seed, watch=ramp)
+        small.train(model, small.batches(running_sum, 40, seed), steps, 3e-3, seed=seed, watch=ramp)
         yield {"model": name, "seed": seed, **errors(model, test)}
 
 

@@ -17,6 +17,8 @@ from typing import Any, Self
 # feed, and those that change the direction of the text behind them.
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+# what a write says when a file system went away, or its folder
+LOST = (errno.ENOENT, errno.EIO, errno.ESTALE, errno.EROFS, errno.ENOTCONN)
 SHOWN = 8  # of what is unknown, the most frequent first
 log = logging.getLogger("transduct")  # the one logger of the package
 
@@ -209,9 +211,10 @@ def disk_error(path: Path, error: OSError) -> TransductError:
         return TransductError(
             f"{path}: the disk is full; nothing was changed there: free some space and run again"
         )
-    return TransductError(
-        f"{path}: cannot be written ({error.strerror or error}); choose another place"
-    )
+    remedy = "choose another place"
+    if error.errno in LOST:
+        remedy = f"see that its disk and its folder are there, then run again, or {remedy}"
+    return TransductError(f"{path}: cannot be written ({error.strerror or error}); {remedy}")
 
 
 class TextWarnings:

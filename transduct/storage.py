@@ -70,16 +70,20 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
 
 
 @contextmanager
-def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
+def new_directory(directory: Path, replace: bool = False, parents: bool = True) -> Iterator[Path]:
     """Yield a temporary folder beside `directory` to be filled, then sync it to disk and rename it
-    to `directory`. See `write_directory`."""
+    to `directory`. See `write_directory`.
+
+    Args:
+        parents: whether to make the folder that it is in.
+    """
     temporary, aside = (
         directory.with_name(f".{directory.name}.{os.getpid()}.{name}")
         for name in ("part", "old.part")
     )
     try:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        temporary.mkdir(parents=parents)
         yield temporary
         for path in (temporary, *temporary.rglob("*")):
             sync(path)

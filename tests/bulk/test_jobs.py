@@ -124,6 +124,21 @@ def test_a_driver_that_is_killed_goes_on(model, files, done, tmp_path):
     assert results(out) == done
 
 
+def test_a_disk_that_goes_away_is_named_with_the_file_and_the_job_goes_on(
+    model, files, done, tmp_path
+):
+    out, away = tmp_path / "out", tmp_path / "away"
+    with refusal(
+        r"^[a-z./]+: .*out/\.transduct/.*: cannot be written \(No such .*then run again, or"
+    ):
+        for step in run(call(model), [str(files)], out):
+            if step.shards == 2:
+                out.rename(away)
+    away.rename(out)
+    last(run(call(model), [str(files)], out))
+    assert results(out) == done
+
+
 def test_a_part_that_is_lost_is_seen(model, files, done, tmp_path):
     """A control: a file is not joined of fewer parts than it has."""
     out = tmp_path / "other"

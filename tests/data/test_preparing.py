@@ -1,6 +1,7 @@
 """A corpus holds what plain Python would keep; held-out pairs are as good as random and do not
 depend on the order of the corpus."""
 
+import json
 import random
 import re
 from dataclasses import replace
@@ -67,6 +68,8 @@ def test_the_corpus_holds_every_pair_in_order(made, tokenizers):
     assert held_out_of(corpus) is None
     assert said == ["corpus prepared: 100 pairs"]
     assert len(list(corpus.directory.glob("*.arrow"))) > 3
+    files = [*json.loads((corpus.directory / "manifest.json").read_text())["files"]]
+    assert files == sorted(files), "their order depends on the disk"
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,28 @@ def test_a_driver_that_is_killed_goes_on(recipe, tmp_path):
     )
 
 
+class Lost(preparing.MakePart):
+    """Its disk goes away after the third part."""
+
+    def __call__(self, split):
+        read = super().__call__(split)
+        if split.number == 2:
+            self.folder.parent.rename(self.folder.parent.with_name("away"))
+        return read
+
+
+def test_a_disk_that_goes_away_is_named_and_nothing_is_written_in_its_place(
+    recipe, tmp_path, monkeypatch
+):
+    _, made = prepared(recipe, tmp_path / "one")
+    with monkeypatch.context() as patch, refusal("other/parts/.*: cannot be written .*run again"):
+        patch.setattr(preparing, "MakePart", Lost)
+        prepare(recipe, tmp_path / "other", notify=str)
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "away").rename(tmp_path / "other")
+    assert prepared(recipe, tmp_path / "other")[1] == made
+
+
 class Blind(duplicates.FindRepeated):
     """Sees the first part alone."""
 

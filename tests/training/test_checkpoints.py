@@ -58,7 +58,12 @@ def held(tmp_path):
             errno.EDQUOT,
             "the disk is full; nothing was changed there: free some space and run again",
         ),
-        (errno.EIO, "cannot be written (Input/output error); choose another place"),
+        (errno.EPERM, "cannot be written (Operation not permitted); choose another place"),
+        (
+            errno.EIO,
+            "cannot be written (Input/output error); see that its disk and its folder are there, "
+            "then run again, or choose another place",
+        ),
     ],
 )
 def test_a_checkpoint_that_cannot_be_written_leaves_those_before(

@@ -26,7 +26,7 @@ from transduct.bulk.shards import (
 )
 from transduct.data.splits import Engine
 from transduct.devices import pick_device
-from transduct.errors import TransductError, require
+from transduct.errors import TransductError, placing, require
 from transduct.predictors.base import json_value, load, model_directory
 from transduct.predictors.isolation import isolate_failures
 from transduct.storage import pack_json, read_object, remove, write_file
@@ -153,7 +153,9 @@ class Worker:
         elif "translation" in results:
             results["translation"] = [text or "" for text in results["translation"]]
         part = f"{shard.place:07}_{len(rows)}_{len(errors)}"
-        write_file(state_of(self.out, shard.name) / part, kind.part(shard, rows, results))
+        content = kind.part(shard, rows, results)
+        with placing(shard.name):
+            write_file(state_of(self.out, shard.name) / part, content)
         return shard, Progress(len(rows), len(errors), 1, 1, str(errors[0]) if errors else "")
 
     def _outputs(self, marked: bool, rows: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -191,7 +191,7 @@ def build(
     # Whatever happens within, the old corpus stays until the new one is whole.
     with new_directory(folder, replace=True) as new:
         manifest = fill(new)
-        files = {path.name: digest_of(path) for path in new.iterdir()}
+        files = {path.name: digest_of(path) for path in sorted(new.iterdir())}
         # the steps trained so far belong to other examples in another order
         changed = f"{reason or 'what its corpus is made of has changed'} since its run began"
         require(

@@ -116,7 +116,8 @@ class MakePart:
 
     def __call__(self, split: Split) -> int:
         """Make a part, and return how many pairs it has."""
-        with new_directory(self.folder / split.name, replace=True) as folder:
+        # without its parents: where a disk went away, nothing is written in its place
+        with new_directory(self.folder / split.name, replace=True, parents=False) as folder:
             facts = self._write(split, folder)
             made = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
             text = json.dumps({**facts, "files": made})

@@ -220,6 +220,8 @@ class Batcher:
             left = min(left, ENCODED)
         if left <= 0:  # who is much cheaper does not wait for the end of what is dear
             within, left = within or Slice([*self._running.values()]), ENCODED
+            if within.dearest <= ENCODED:
+                return None
         return self._queue.take(AT_ONCE, left, within)
 
     def _advance(self, some: Slice | None, interrupted: Slice | None = None) -> None:

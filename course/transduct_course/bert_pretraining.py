@@ -256,6 +256,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
-    main=lambda row: row["labels"] == 100,
+    main=lambda row: row["labels"] == 30,
     korean=IN_KOREAN,
 )

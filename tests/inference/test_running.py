@@ -14,7 +14,7 @@ from transduct.inference.packed import pack_layers
 from transduct.inference.quantised import pack_quantised, quantise
 from transduct.inference.running import Running
 from transduct.inference.settings import DecodingConfig, Sentence
-from transduct.kernels.cpu_running import Cells
+from transduct.kernels.cpu_search import Cells
 from transduct.kernels.threads import CORES
 
 pytestmark = compiled

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from tests.helpers import on_each_width
+from tests.helpers import BEGIN, END, SIZE, compiled, on_each_width
+from tests.inference.test_running import made
 from transduct.decoding.search import Continuations, continuations
+from transduct.inference import running
+from transduct.inference.settings import DecodingConfig, Sentence
 from transduct.kernels import cpu_search
 
 
@@ -121,3 +124,40 @@ def test_a_normaliser_is_that_of_torch(size):
 @on_each_width
 def test_a_normaliser_of_no_rows_is_empty():
     assert cpu_search.log_normaliser(torch.empty(0, 7)).shape == (0,)
+
+
+# a running batch; what it finds is tested in `tests/inference/test_running.py`
+
+
+@compiled
+def test_news_end_the_steps_that_need_no_decision():
+    model = made()
+    one = Sentence([3, 4, END], 30, DecodingConfig(beam=1), BEGIN, END, [0, BEGIN])
+    with running.borrowed(model) as batch:
+        batch.join([one])
+        step, taken = batch.cells.advance, []
+
+        def watched(sources, most):
+            batch.cells.news[0] = 1
+            taken.append(step(sources, most))
+            return taken[-1]
+
+        batch.cells.advance = watched
+        while batch.all:
+            batch.step()
+        del batch.cells.advance
+    assert {*taken} == {1}
+
+
+@compiled
+@pytest.mark.parametrize(
+    "changes",
+    [{"begin": SIZE}, {"prefix": [-1]}, {"never": [SIZE]}],
+    ids=["begin", "prefix", "never"],
+)
+def test_a_token_that_is_not_in_the_vocabulary_is_an_error(changes):
+    given = {"begin": BEGIN, "end": END, "config": DecodingConfig(beam=1)} | changes
+    with running.borrowed(made()) as batch:
+        batch.join([Sentence([3, END], 4, **given)])
+        with pytest.raises(IndexError, match="a token is not in the vocabulary"):
+            batch.step()

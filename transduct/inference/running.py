@@ -24,8 +24,7 @@ from transduct.inference.batches import encode
 from transduct.inference.fused import fused_decoder, is_packed
 from transduct.inference.settings import PAGE, Sentence
 from transduct.kernels import cpu
-from transduct.kernels.cpu_running import DOUBLE, STOPPING, Cells, Finished, Source
-from transduct.kernels.cpu_search import WIDEST_BEAM
+from transduct.kernels.cpu_search import DOUBLE, STOPPING, WIDEST_BEAM, Cells, Finished, Source
 from transduct.kernels.threads import CORES
 
 CPU = torch.device("cpu")

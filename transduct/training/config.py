@@ -141,14 +141,14 @@ class TrainingConfig(Checked):
             self.capture is True and self.optimiser != "adam",
             f"capture is true, needs the optimiser adam; optimiser is {self.optimiser}",
         )
-        whole = "recompute" if self.recompute else "shard" if self.in_pieces else ""
+        whole = "recompute" if self.recompute else "shard" if self.sharded else ""
         for key in ("compile", "capture"):
             refuse_if(
                 bool(whole) and vars(self)[key] is True,
                 f"{key} is true, does not go with {whole}; set it to auto or false",
             )
         refuse_if(
-            self.in_pieces and self.optimiser == "muon",
+            self.sharded and self.optimiser == "muon",
             f"shard is {self.shard}, needs the optimiser adam; muon needs whole matrices",
         )
         refuse_if(len(self.betas) != 2, f"betas has {len(self.betas)} numbers, must have 2")
@@ -159,7 +159,7 @@ class TrainingConfig(Checked):
         )
 
     @property
-    def in_pieces(self) -> bool:
+    def sharded(self) -> bool:
         """Whether ranks hold pieces of the weights."""
         return self.shard in ("all", "node")
 
@@ -226,7 +226,7 @@ def fastest(
     speed = SPEEDS.get(config.precision, SPEED)
     seconds = config.steps * max(SHORTEST, 6.0 * weights * tokens / speed)
     captures, compiles = (
-        able and not (config.in_pieces or config.recompute) for able in (captures, compiles)
+        able and not (config.sharded or config.recompute) for able in (captures, compiles)
     )
     able = device == "cuda" and config.optimiser == "adam" and captures
     capture = able if config.capture == "auto" else config.capture

@@ -66,7 +66,7 @@ class Stepper:
         if config.recompute:
             self.fused = recompute_layers(model)
         # Fused passes read the norm of the next layer, which may not be whole yet.
-        elif self.device.type == "cuda" and not config.in_pieces:
+        elif self.device.type == "cuda" and not config.sharded:
             self.fused = fuse_passes(model)
         betas = (config.betas[0], config.betas[1])
         precision = NARROW.get(config.precision, torch.float32)

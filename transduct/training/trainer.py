@@ -107,7 +107,7 @@ def fit(
     device = pick_device(config.device)
     prepare_machine()
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
-    if not config.in_pieces:  # else it may not fit
+    if not config.sharded:  # else it may not fit
         model.to(device)
     model.train()
     freeze(model, config.freeze)
@@ -217,13 +217,14 @@ class Trainer:
     ) -> None:
         self.model, self.config, self.ranks, self.validated_on = model, config, ranks, validated_on
         self.batches, self.validate, self.windows = batches, validate, windows
-        self.a_step = config.batches_per_step or config.accumulate * ranks.world
+        self.batches_per_step = config.batches_per_step or config.accumulate * ranks.world
         self.stepper = Stepper(model, config, loss, ranks, self._notify)
         trained = self.stepper.model  # another one where ranks hold pieces of the weights
-        self.in_pieces = trained is not model
+        self.sharded = trained is not model
         self.ema = MovingAverage(trained, config.ema) if config.ema else None
-        pieces_of = ranks.within(ranks.timeout) if self.in_pieces else None  # in another thread
-        self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, pieces_of)
+        # Checkpoints are written by another thread, whose ranks need a group of their own.
+        writers = ranks.within(ranks.timeout) if self.sharded else None
+        self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, writers)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
         self.threads = (
@@ -515,7 +516,7 @@ class Trainer:
         name = storage.EMA if self.ema else storage.WEIGHTS
         weights = storage.average(self.checkpoints.tensors(step)[name] for step in steps)
         place = self.checkpoints.path(steps[-1])
-        if self.in_pieces:
+        if self.sharded:
             storage.fill(self.model, weights, place)
             self.model.to(self.stepper.device)
         else:
@@ -571,7 +572,7 @@ class Trainer:
     def averaged_weights(self) -> Iterator[None]:
         """Put the moving average, if there is one, into the model for the duration of the block.
         Where ranks hold pieces of the weights, they are put together."""
-        if self.in_pieces:
+        if self.sharded:
             pieces: Any = self.ema.weights if self.ema else storage.weights_of(self.stepper.model)
             whole = {name: piece.full_tensor() for name, piece in pieces.items()}
             storage.fill(self.model, whole, self.checkpoints.directory)
@@ -638,12 +639,13 @@ class Trainer:
     def _positions(self) -> Iterator[tuple[list[Any], Event]]:
         """This rank's micro-batches of each step from the current position on, window after window
         and epoch after epoch, and the position after the step."""
-        ranks, empty, turns = self.ranks, 0, -(-self.a_step // self.ranks.world)
+        ranks, empty = self.ranks, 0  # windows without a batch, one after another
+        turns = -(-self.batches_per_step // ranks.world)  # micro-batches of a rank in a step
         epoch, window, batch = self.state.epoch, self.state.window, self.state.batch
         while True:
             began = batch
             batches = self.batches(
-                "train", epoch, batch, ranks.rank, ranks.world, self.a_step, window
+                "train", epoch, batch, ranks.rank, ranks.world, self.batches_per_step, window
             )
             # prepare the next batch while the device computes
             if self.stepper.device.type in ACCELERATORS:
@@ -651,7 +653,7 @@ class Trainer:
                     batches = map(pinned, batches)
                 batches = one_ahead(batches)
             while micro_batches := list(islice(batches, turns)):
-                batch += self.a_step
+                batch += self.batches_per_step
                 yield micro_batches, {"epoch": epoch, "window": window, "batch": batch}
             require(
                 began != batch or empty < self.windows,
@@ -673,7 +675,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint and drop those no longer needed."""
-        if self.ranks.rank == 0 or self.in_pieces:
+        if self.ranks.rank == 0 or self.sharded:
             optimiser, averages = self.stepper.tensors(), self.ema.weights if self.ema else None
             model, state = self.stepper.model, asdict(self.state)
             self.checkpoints.save(self.state.step, model, optimiser, state, averages, self._kept())

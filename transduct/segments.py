@@ -100,9 +100,9 @@ class Shape:
 
     def holds(self, lengths: Sequence[int]) -> bool:
         """Whether these sequences fit, with the filler that they need."""
-        free, short = self.tokens - sum(lengths), min(self.filler, self.longest)
-        needed = len(lengths) + -(-free // short)
-        return free >= 0 and needed <= self.sequences and max(lengths) <= self.longest
+        unused, filler = self.tokens - sum(lengths), min(self.filler, self.longest)
+        needed = len(lengths) + -(-unused // filler)
+        return unused >= 0 and needed <= self.sequences and max(lengths) <= self.longest
 
     def stretched(self, times: int) -> "Shape":
         """Return the shape of sequences so many times as long."""
@@ -153,16 +153,16 @@ class Segments:
         Raises:
             ValueError: if the sequences are too long or too many for the shape.
         """
-        free, short = shape.tokens - sum(lengths), min(shape.filler, shape.longest)
-        pieces = [min(short, free - start) for start in range(0, free, short)]
-        empty = shape.sequences - len(lengths) - len(pieces)
-        if free < 0 or empty < 0 or max(lengths, default=0) > shape.longest:
+        unused, filler = shape.tokens - sum(lengths), min(shape.filler, shape.longest)
+        fillers = [min(filler, unused - start) for start in range(0, unused, filler)]
+        empty = shape.sequences - len(lengths) - len(fillers)
+        if unused < 0 or empty < 0 or max(lengths, default=0) > shape.longest:
             raise ValueError(
                 f"{len(lengths)} sequences of {sum(lengths)} tokens, {max(lengths, default=0)} the "
                 f"longest, do not fit into {shape}"
             )
         return replace(
-            cls.of([*lengths, *pieces, *[0] * empty]),
+            cls.of([*lengths, *fillers, *[0] * empty]),
             longest=shape.longest,
             equal=False,
             fixed=True,

@@ -281,6 +281,9 @@ class Architecture:
         tables: the names of the shared embedding, of the encoder's, the decoder's, and the output.
         bias: the name of the bias of its output, if it has one.
         idle: patterns of weights that nothing reads.
+        norm, positions, embedding_norm, shared_positions: of our configuration; theirs lacks them.
+        activation: in their words, if a configuration names none.
+        scales_output: whether hidden states may be scaled before the output; see `T5.scales`.
         counts_padding: whether positions are counted from after the id of the padding token.
         rows: how many rows of its learned positions come before the first position.
         like: keys of a configuration by which it is recognised where it says no `model_type`.

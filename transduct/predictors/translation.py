@@ -742,6 +742,7 @@ class Translator(Predictor):
         report = self.measured(data, {**options, **scored})
         if against is None:
             return report
+        # A model of one pair has no languages to choose.
         unread = (FROM, TO) if against.languages is None else ()
         options = {name: value for name, value in options.items() if name not in unread}
         return report.compared_with(
@@ -751,6 +752,7 @@ class Translator(Predictor):
     def measured(
         self, data: tuple[list[str], list[list[str]]], options: Mapping[str, Any]
     ) -> Report:
+        """The report of `evaluate`, without its checks; `options` name the scores too."""
         from transduct.evaluation import text as scoring
 
         (sources, references), options = data, dict(options)

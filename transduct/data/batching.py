@@ -94,18 +94,6 @@ def _examples(count: int, seed: int, epoch: int, window: tuple[int, int]) -> Ind
     return np.concatenate([np.arange(i, min(i + PART, count), dtype=kind) for i in starts])
 
 
-def random_of(seed: int, epoch: int, *example: int) -> Random:
-    """The random generator of an example, a function of these numbers alone."""
-    return Random("/".join(map(str, (seed, epoch, *example))))
-
-
-def philox(seed: int, number: int, stream: int = 0) -> np.random.Philox:
-    """A bit generator, a function of these numbers alone: a seed (modulo 2^64), and two numbers
-    that are not negative."""
-    key = np.array([seed % 2**64, number], np.uint64)
-    return np.random.Philox(counter=[0, 0, 0, stream], key=key)
-
-
 def _copies(
     everything: Indices, weights: Sequence[tuple[int, int, float]], random: np.random.Generator
 ) -> Indices:
@@ -158,6 +146,18 @@ def _cut(
         batches.append(order[start:stop])
         start = stop
     return batches
+
+
+def random_of(seed: int, epoch: int, *example: int) -> Random:
+    """The random generator of an example, a function of these numbers alone."""
+    return Random("/".join(map(str, (seed, epoch, *example))))
+
+
+def philox(seed: int, number: int, stream: int = 0) -> np.random.Philox:
+    """A bit generator, a function of these numbers alone: a seed (modulo 2^64), and two numbers
+    that are not negative."""
+    key = np.array([seed % 2**64, number], np.uint64)
+    return np.random.Philox(counter=[0, 0, 0, stream], key=key)
 
 
 class _Batches(Dataset[Batch | Filler | TransductError]):

@@ -188,6 +188,40 @@ class Stepper:
         return total.detach()
 
 
+@torch.no_grad()
+def guarded_step(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    most: float,
+    loss: Tensor,
+    factor: Any = None,
+    norm_of: Callable[[list[Tensor]], Tensor] = torch.nn.utils.get_total_norm,
+) -> Tensor:
+    """Clip and take a step without waiting for the device. If the loss or the norm is not finite,
+    no weight changes.
+
+    Args:
+        factor: what the gradients are too large by, see `LossScale`; None for nothing.
+        norm_of: the total norm of gradients.
+
+    Returns:
+        (2,) the loss and the total norm of the gradients before clipping.
+    """
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = norm_of(gradients)
+    if factor is not None:
+        norm = norm / factor
+        torch._foreach_div_(gradients, factor)
+    if most > 0.0 and gradients:  # none where the only rank has no batch
+        # In float64 as on a host, so that every device clips alike.
+        ratio = torch.full_like(norm, most, dtype=torch.float64) / norm
+        torch._foreach_mul_(gradients, ratio.clamp(max=1.0).to(norm.dtype))
+    found = (~(loss.isfinite() & norm.isfinite())).float()
+    optimiser.found_inf = found  # type: ignore[attr-defined]
+    optimiser.step()
+    return torch.stack((loss, norm))
+
+
 class Taken:
     """A step that has been taken, though its numbers may still be on their way from a GPU.
 
@@ -223,6 +257,31 @@ class Taken:
         if not finite:
             raise Diverged(f"step {self.number}: loss {loss:.4g}, gradient norm {norm:.4g}")
         return loss
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """The factor of the loss in float16, whose gradients would otherwise vanish (Micikevicius et
+    al. 2018).
+
+    A step whose gradients overflow is taken again with half the factor, and after `PATIENT` steps
+    without an overflow it is doubled. PyTorch's own scaler (torch.amp) would skip that step
+    and lose its batch. It has no largest factor either, and no end where float16 does not serve.
+    """
+
+    factor: float = 2.0**16
+    steps: int = 0
+
+    def after_success(self) -> "LossScale":
+        """The scale after a step that did not overflow."""
+        if self.steps + 1 < PATIENT or self.factor >= LARGEST:
+            return LossScale(self.factor, self.steps + 1)
+        # Upwards too: early gradients are the largest, and a low scale loses the small ones later.
+        return LossScale(2.0 * self.factor)
+
+    def lower(self) -> "LossScale | None":
+        """The scale after an overflow; None if it cannot be lower."""
+        return LossScale(self.factor / 2.0) if self.factor > 1.0 else None
 
 
 @dataclass(frozen=True)
@@ -323,31 +382,6 @@ class Finished(State):
     average_metric: str = ""
 
 
-@dataclass(frozen=True)
-class LossScale:
-    """The factor of the loss in float16, whose gradients would otherwise vanish (Micikevicius et
-    al. 2018).
-
-    A step whose gradients overflow is taken again with half the factor, and after `PATIENT` steps
-    without an overflow it is doubled. PyTorch's own scaler (torch.amp) would skip that step
-    and lose its batch. It has no largest factor either, and no end where float16 does not serve.
-    """
-
-    factor: float = 2.0**16
-    steps: int = 0
-
-    def after_success(self) -> "LossScale":
-        """The scale after a step that did not overflow."""
-        if self.steps + 1 < PATIENT or self.factor >= LARGEST:
-            return LossScale(self.factor, self.steps + 1)
-        # Upwards too: early gradients are the largest, and a low scale loses the small ones later.
-        return LossScale(2.0 * self.factor)
-
-    def lower(self) -> "LossScale | None":
-        """The scale after an overflow; None if it cannot be lower."""
-        return LossScale(self.factor / 2.0) if self.factor > 1.0 else None
-
-
 def counts_of(micro_batches: Sequence[Any]) -> dict[str, float]:
     """The counts of several batches together, by the name of the term; a filler has none."""
     return total_counts(batch.counts for batch in filter(is_real, micro_batches))
@@ -389,37 +423,3 @@ def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
             group["lr"].fill_(value)
         else:
             group["lr"] = value
-
-
-@torch.no_grad()
-def guarded_step(
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    most: float,
-    loss: Tensor,
-    factor: Any = None,
-    norm_of: Callable[[list[Tensor]], Tensor] = torch.nn.utils.get_total_norm,
-) -> Tensor:
-    """Clip and take a step without waiting for the device. If the loss or the norm is not finite,
-    no weight changes.
-
-    Args:
-        factor: what the gradients are too large by, see `LossScale`; None for nothing.
-        norm_of: the total norm of gradients.
-
-    Returns:
-        (2,) the loss and the total norm of the gradients before clipping.
-    """
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = norm_of(gradients)
-    if factor is not None:
-        norm = norm / factor
-        torch._foreach_div_(gradients, factor)
-    if most > 0.0 and gradients:  # none where the only rank has no batch
-        # In float64 as on a host, so that every device clips alike.
-        ratio = torch.full_like(norm, most, dtype=torch.float64) / norm
-        torch._foreach_mul_(gradients, ratio.clamp(max=1.0).to(norm.dtype))
-    found = (~(loss.isfinite() & norm.isfinite())).float()
-    optimiser.found_inf = found  # type: ignore[attr-defined]
-    optimiser.step()
-    return torch.stack((loss, norm))

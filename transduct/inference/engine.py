@@ -391,7 +391,7 @@ class Cohorts:
         """Encode sentences, and let their rows take the next steps."""
         alike = defaultdict[Hashable, list[Sentence]](list)
         for one in sentences:
-            kind = (
+            kind = (  # all that the sentences of a cohort have in common
                 one.config,
                 one.end,
                 one.free,

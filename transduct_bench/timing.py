@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 from transduct.devices import peak_memory
 from transduct.errors import TransductError
+from transduct.interfaces.program import show_warning
 
 SHORTEST = 0.5  # seconds that a turn takes at least; shorter work is repeated
 
@@ -178,6 +180,7 @@ def _contend(pipe: Connection) -> None:
     time it is told to."""
     # the measuring process handles Ctrl-C and ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.showwarning = show_warning
     try:
         side: Side = pipe.recv()
         run = side.function(**side.arguments)

@@ -147,7 +147,7 @@ def test_a_chat_template_is_kept(models, tmp_path):
 
 def test_a_model_of_one_pair_has_no_languages(models):
     _, ours, _ = models("t5")
-    with refusal("this model has one pair of languages, and"):
+    with refusal("this model has one pair of languages; leave out --to"):
         ours.translate(["one"], target_language="ko")
 
 

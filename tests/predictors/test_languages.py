@@ -16,7 +16,7 @@ def asked(source="", target=""):
 
 def test_a_model_of_one_pair_of_languages_has_nothing_around_a_text():
     assert special_tokens_of(None, asked(), [WORDS]) == SpecialTokens()
-    with refusal("one pair of languages, and target_language is 'ko'"):
+    with refusal("one pair of languages; leave out --to, or target_language, which is 'ko'"):
         special_tokens_of(None, asked(target="ko"), [WORDS])
 
 

@@ -64,6 +64,11 @@ def test_an_error_in_a_contender_reaches_its_parent():
             measure(Row("a row", side(name, message="the peer is not installed")), 1)
 
 
+def test_a_contender_warns_in_a_line(capfd):
+    measure(Row("a row", side("warns", message="few cores")), 1)
+    assert set(capfd.readouterr().err.splitlines()) == {"transduct: warning: few cores"}
+
+
 def test_ctrl_c_is_for_whoever_measures():
     """A contender is ended by its parent, without a traceback of its own."""
     assert measure(Row("a row", side("interrupted", tokens=5)), 1)["ours"] > 0.0

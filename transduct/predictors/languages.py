@@ -93,11 +93,11 @@ def special_tokens_of(
     Raises:
         TransductError: as `special_tokens`, or a language is given and the model has none.
     """
-    for name in (FROM, TO):
+    for name, option in (("from", FROM), ("to", TO)):
         require(
-            not vars(decoding)[name] or (languages is not None and languages.codes),
-            f"this model has one pair of languages, and {name} is '{vars(decoding)[name]:.40}'; "
-            "leave it out",
+            not vars(decoding)[option] or (languages is not None and languages.codes),
+            f"this model has one pair of languages; leave out --{name}, or {option}, which is "
+            f"'{vars(decoding)[option]:.40}'",
         )
     if languages is None:
         return NO_SPECIAL_TOKENS

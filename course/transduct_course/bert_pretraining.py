@@ -193,7 +193,7 @@ def draw(rows: Rows) -> Picture:
     """Accuracy by the number of labels, for each data set, and chrF of translation."""
     return slide(
         *(
-            Chart(group, "labels", "chrf", "model", data, "labels", "chrF", bars=True)
+            Chart(group, "labels", "chrf", "model", data, "pairs", "chrF", bars=True)
             if data == CAPTIONS
             else Chart(group, "labels", "accuracy", "model", data, "labels", "%", 100, bars=True)
             for (data,), group in grouped(rows, "data").items()

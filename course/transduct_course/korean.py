@@ -68,6 +68,7 @@ LABELS = {
     "all before right": "앞이 모두 맞을 때",
     "the one before wrong": "바로 앞이 틀렸을 때",
     "labels": "레이블 수",
+    "pairs": "문장쌍",
     "target": "정답",
     "likeliest next words": "가장 유력한 다음 단어",
     "Drawn most often": "가장 자주 뽑힌 것",

@@ -163,6 +163,21 @@ def test_both_readmes_have_the_same_programs_commands_titles_and_tables():
     assert options[0] == options[1]
 
 
+KEY = re.compile(r"(?<![\w./])(data|tokenizer|model|training|decoding)\.(\w+)(?=[=`])")
+NO_KEYS = {"json", "pt", "safetensors", "generate", "score", "translate_marked"}  # files, methods
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in RECORDS])
+def test_every_key_of_a_recipe_that_a_page_names_exists(page):
+    _, *parts = re.split(r"^### `(\w+)`$", PAGES["docs/recipes.md"], flags=re.MULTILINE)
+    keys = {
+        section: {*re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)}
+        for section, table in zip(parts[::2], parts[1::2], strict=True)
+    }
+    named = KEY.findall(PAGES[page].replace("**", ""))
+    assert [key for section, key in named if key not in keys[section] | NO_KEYS] == []
+
+
 WIDTH, WORDS, ENTRY = 120, 25, 10  # of a line, of a table's cell, lines of an entry of the log
 WRITTEN = [page for page in PAGES if page.startswith(("docs/", "README"))]
 

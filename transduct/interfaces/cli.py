@@ -307,9 +307,7 @@ def translate(
     glossary: Annotated[
         Path | None, a_file(help="Lines of a term, a tab, its translation.")
     ] = None,
-    attention: Annotated[
-        Path | None, a_file(help="Draw the first line's attention: .svg or .png.")
-    ] = None,
+    attention: Annotated[Path | None, a_file(help="First line's attention: .svg or .png.")] = None,
     text: Annotated[
         bool, typer.Option("--text", help="Read lines of text, whatever the file seems to be.")
     ] = False,

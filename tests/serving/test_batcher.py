@@ -505,9 +505,9 @@ def test_who_comes_is_read_in_runs_of_bounded_size_and_steps_are_taken_in_betwee
             done.append(len(sentences))
             super().join(sentences)
 
-        def step(self):
+        def step(self, most):
             done.append("step")
-            return super().step()
+            return super().step(most)
 
     monkeypatch.setattr(running, "STEPS", 1)
     monkeypatch.setattr(engine, "Running", Watched)
@@ -531,6 +531,28 @@ def test_who_comes_is_read_in_runs_of_bounded_size_and_steps_are_taken_in_betwee
     assert joined[1:-1] == [most] * (len(joined) - 2)
     assert sum(joined) == 41
     assert all("step" in pair for pair in itertools.pairwise(done))
+
+
+@compiled
+def test_who_comes_waits_for_one_step_for_every_eight_rows(translator):
+    async def ask(batcher, turn):
+        def asked(count):
+            texts = ["a b c d", "d c b a"] * (count // 2)
+            job = jobs.translation(translator, texts, None, {"beam": 1}, str)
+            return asyncio.create_task(batcher.ask(job, "me"))
+
+        first = asked(16)
+        await turn()
+        [batch] = batcher._every()
+        assert (len(batch.all), batch.steps) == (16, 2)
+        second = asked(8)
+        await turn()
+        assert len(batch.all) == 24
+        assert batch.steps <= 2 + 3
+        while not (first.done() and second.done()):
+            await turn()
+
+    by_hand(ask)
 
 
 @compiled

@@ -432,7 +432,7 @@ class Cohorts:
             self.used -= self._counted(sentence)
             self.tokens -= len(sentence.source)
 
-    def step(self) -> list[tuple[Sentence, list[Hypothesis]]]:
+    def step(self, _: int = 1) -> list[tuple[Sentence, list[Hypothesis]]]:
         """Take a step. Returns the sentences that are finished, which have left, with their
         hypotheses."""
         self.steps += 1
@@ -445,8 +445,8 @@ class Cohorts:
         for one, (cohort, place) in self.all.items():
             if one.follow is not None:
                 cohort.tell(place)
-        for one, _ in done:
-            self.leave(one)
+        for sentence in dict(done):
+            self.leave(sentence)
         return done
 
 

@@ -128,16 +128,16 @@ class Running:
             self.rows -= sentence.beam
             self.tokens -= len(sentence.source)
 
-    def step(self) -> list[tuple[Sentence, list[Hypothesis]]]:
-        """Take steps until something has to be decided. Returns the sentences that are finished,
-        which have left, with their hypotheses."""
+    def step(self, most: int = STEPS) -> list[tuple[Sentence, list[Hypothesis]]]:
+        """Take steps until something has to be decided, `most` at most. Returns the sentences that
+        are finished, which have left, with their hypotheses."""
         if not self.all:
             return []
         if self._changed:
             self._gather()
         follows = any(one.follow is not None for one in self.all)
         with self._threads(self.rows):
-            self.steps += self.cells.advance(self._sources, 1 if follows else STEPS)
+            self.steps += self.cells.advance(self._sources, 1 if follows else min(most, STEPS))
         self.cells.news[0] = 0  # not before: whoever interrupts meanwhile is not to wait longer
         if self._drawn:
             self._draw(self._drawn)

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from transduct.decoding.search import Hypothesis, pausing
 from transduct.errors import TransductError
 from transduct.inference.engine import Cohorts, running_batch
-from transduct.inference.running import Running
+from transduct.inference.running import STEPS, Running
 from transduct.inference.settings import Sentence
 from transduct.predictors.isolation import isolate_failures
 from transduct.serving.jobs import Job, ignore
@@ -185,7 +185,9 @@ class Batcher:
         """Let the thread that works see what has been asked."""
         self._waking = False
         with self._changed:
-            self._signal()
+            self._news = True
+            if self._steps <= 0:  # else nobody joins before the steps under way are taken
+                self._signal()
             self._changed.notify()
 
     async def run(self) -> None:
@@ -279,13 +281,15 @@ class Batcher:
 
     def _step(self) -> None:
         """Let all running batches take steps, and answer those that are finished."""
-        self._steps -= 1
+        most, taken = self._steps if self._steps > 0 else STEPS, 1
         for batch in [each for each in self._every() if each.all]:
-            together, began = len(batch.all), perf_counter()
-            done = self._guarded(batch, batch.step)
+            together, began, before = len(batch.all), perf_counter(), batch.steps
+            done = self._guarded(batch, partial(batch.step, most))
+            taken = max(taken, batch.steps - before)
             self._watch(together, perf_counter() - began)
             if done:
                 self._finish(done)
+        self._steps -= taken
 
     def _finish(self, done: Sequence[tuple[Sentence, list[Hypothesis]]]) -> None:
         """Answer sentences of running batches. One whose output is another sentence goes on as

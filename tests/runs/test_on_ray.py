@@ -6,15 +6,19 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
 from tests.recipes import tiny_recipe
 from tests.refusals import refusal
 from tests.training.ranks import family, fork
+from transduct.errors import TrainingFailed
+from transduct.runs import on_ray
 from transduct.runs.on_ray import train_on_ray
 
 RECIPE = tiny_recipe(
@@ -90,6 +94,36 @@ def test_the_command_trains_and_ends(tmp_path):
     assert (run / "model" / "config.json").exists()
     left = [(path / "cmdline").read_bytes() for path in Path("/proc").glob("[0-9]*") if ours(path)]
     assert not [words for words in left if b"ray/" in words or words.startswith(b"ray::")]
+
+
+@pytest.mark.parametrize(("ranks", "tries", "seconds"), [("3", 0, "600"), ("1:3", 1000, "60")])
+@pytest.mark.filterwarnings("ignore")  # of Ray
+def test_ranks_whose_machine_does_not_come_back_end_in_a_line(
+    ranks, tries, seconds, tmp_path, monkeypatch
+):
+    """As Ray says it when a machine is lost; else it would wait for ever."""
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.exceptions import ControllerError
+
+    def fit(trainer):
+        assert os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] == seconds
+        assert trainer.run_config.failure_config.controller_failure_limit == tries
+        assert trainer.run_config.failure_config.max_failures == 1000
+        raise ControllerError(TimeoutError("timed out after 600 seconds. Potential causes include"))
+
+    resources = SimpleNamespace(cluster_resources=dict)
+    monkeypatch.setattr(on_ray, "cluster", lambda *_: nullcontext(resources))
+    monkeypatch.setattr(on_ray, "require_resources", lambda *_: None)
+    monkeypatch.setattr(TorchTrainer, "fit", fit)
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "")
+    monkeypatch.delenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S")
+    message = (
+        f"^Ray cannot start {ranks} ranks .timed out after 600 seconds.; see that the cluster has "
+        "their machines, or give fewer --ranks, and go on with --resume$"
+    )
+    with pytest.raises(TrainingFailed, match=message):
+        train_on_ray(RECIPE, tmp_path / "run", False, "auto", ranks)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("ranks", ["0", "two", "4:2", "-1"])

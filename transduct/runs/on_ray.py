@@ -42,15 +42,18 @@ def train_on_ray(
     with needing("cluster", "ray"):
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
-        from ray.train.v2.api.exceptions import TrainingFailedError
+        from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
     directory = Path(from_home(directory)).absolute()
     scratch = directory.with_name(f".{directory.name}.ray.part")
     device = str(stages_of(recipe)[0].training.get("device", "auto"))
     call = {"recipe": recipe, "directory": directory, "scratch": scratch, "resume": resume}
     remove(scratch)
     scratch.mkdir(parents=True)
-    # a busy machine needs minutes to start some processes
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
+    # Ray waits so long for the machines of the ranks. A run of a fixed number ends then.
+    # Another one goes on with the machines that are left, of which Ray may learn late.
+    fixed = least == most
+    limit: Any = {"controller_failure_limit": 0 if fixed else RESTARTS}
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600" if fixed else "60")
     try:
         with cluster(address, most + 1) as ray:
             # what the machines of the cluster have, whatever this one has
@@ -63,18 +66,24 @@ def train_on_ray(
                     BACKENDS["cuda" if gpus else "cpu"], timeout_s=int(PATIENCE.total_seconds())
                 ),
                 scaling_config=ScalingConfig(
-                    num_workers=least if least == most else (least, most),  # type: ignore[arg-type]
+                    num_workers=least if fixed else (least, most),  # type: ignore[arg-type]
                     use_gpu=gpus,
                 ),
                 run_config=RunConfig(
                     name="ranks",
                     storage_path=str(scratch),
-                    failure_config=FailureConfig(max_failures=RESTARTS),
+                    failure_config=FailureConfig(RESTARTS, **limit),
                 ),
             )
             trainer.fit()
         if refused := [path.read_text() for path in sorted(scratch.glob("refused_*"))]:
             raise TransductError(refused[0])
+    except ControllerError as error:  # else it would wait for a machine that is lost for ever
+        reason = str(error.controller_failure).partition(". ")[0]
+        raise TrainingFailed(
+            f"Ray cannot start {ranks} ranks ({reason}); see that the cluster has their machines, "
+            "or give fewer --ranks, and go on with {resume}"
+        ) from error
     except TrainingFailedError as error:
         *_, reason = str(error).strip().splitlines()
         raise TrainingFailed(f"{reason}; go on with {{resume}}") from error

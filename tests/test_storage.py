@@ -25,6 +25,7 @@ from transduct.storage import (
     read_tensors,
     remove,
     remove_leftovers,
+    require_folder,
     weights_of,
     write_directory,
     write_file,
@@ -153,6 +154,12 @@ def test_no_file_is_left_open(tmp_path):
     write_file(tmp_path / "a", b"1")
     write_directory(tmp_path / "model", {"b": b"2"})
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_an_address_is_no_folder():
+    with pytest.raises(TransductError, match="s3:/a/b is an address; give a folder as --out"):
+        require_folder(Path("s3://a/b"))
+    require_folder(Path("a:b/c"))
 
 
 def test_leftovers_are_removed_of_processes_that_are_gone_alone(tmp_path, monkeypatch):

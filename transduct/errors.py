@@ -18,7 +18,7 @@ from typing import Any, Self
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # what a write says when a file system went away, or its folder
-LOST = (errno.ENOENT, errno.EIO, errno.ESTALE, errno.EROFS, errno.ENOTCONN)
+LOST = (errno.ENOENT, errno.EIO, errno.ESTALE, errno.ENOTCONN)
 SHOWN = 8  # of what is unknown, the most frequent first
 log = logging.getLogger("transduct")  # the one logger of the package
 

@@ -127,6 +127,12 @@ def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
+def require_folder(out: Path) -> None:
+    """Raise TransductError if an address is given where a folder is made."""
+    message = f"{out} is an address; give a folder as --out, then copy it there"
+    require(":/" not in str(out), message)  # a path has lost the second bar of an address
+
+
 def require_absent(out: Path) -> None:
     """Raise TransductError if the path exists."""
     require(not out.exists(), f"{out}: exists already; choose another name")

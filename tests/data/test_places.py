@@ -5,6 +5,7 @@ import gzip
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -165,6 +166,28 @@ def test_an_address_that_leads_nowhere_is_refused(address, message, server, tmp_
     source = TextSource(pairs=address.format(server=server[1]))
     with refusal(message):
         read(source, tmp_path)
+
+
+def test_errors_that_only_a_library_knows_are_those_of_the_address(tmp_path, monkeypatch):
+    """Such as botocore's for missing credentials."""
+
+    class BotoCoreError(Exception):
+        pass
+
+    def unable(*_):
+        raise BotoCoreError("Unable to\nlocate credentials")
+
+    library = SimpleNamespace(BotoCoreError=BotoCoreError)
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", library)
+    monkeypatch.setattr(places, "_system", unable)
+    message = (
+        r"a.tsv: cannot be reached \(Unable to locate credentials\); check the address and your "
+    )
+    with refusal(message):
+        path_of(tmp_path, "s3://bucket/a.tsv")
+    monkeypatch.delitem(sys.modules, "botocore.exceptions")
+    with pytest.raises(BotoCoreError):
+        path_of(tmp_path, "s3://bucket/a.tsv")
 
 
 def test_a_missing_library_is_named_with_the_install_line(tmp_path, monkeypatch):

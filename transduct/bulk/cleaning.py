@@ -30,7 +30,7 @@ from transduct.data.text import nothing_in, read_part
 from transduct.errors import require
 from transduct.predictors.base import model_directory
 from transduct.predictors.likelihood import DualCrossEntropy
-from transduct.storage import new_directory, remove_leftovers, require_absent
+from transduct.storage import new_directory, remove_leftovers, require_absent, require_folder
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 DROPPED, REPORTS = "dropped.jsonl", ("report.json", "report.html")
@@ -146,6 +146,7 @@ def filter_corpus(
         data = replace(data, root=str(Path(data.root).absolute()))
     require_files(data)
     # before the work, which may take hours
+    require_folder(out)
     if not out.is_dir() or any(out.iterdir()):
         require_absent(out)
     remove_leftovers(out)

@@ -29,7 +29,7 @@ from transduct.devices import pick_device
 from transduct.errors import TransductError, placing, require
 from transduct.predictors.base import json_value, load, model_directory
 from transduct.predictors.isolation import isolate_failures
-from transduct.storage import pack_json, read_object, remove, write_file
+from transduct.storage import pack_json, read_object, remove, require_folder, write_file
 
 STATE = ".transduct"  # the folder of a job beside its results
 JOB, INPUT, DONE = "job.json", "input.json", "done.json"
@@ -196,6 +196,7 @@ def run(
         TransductError: the input, the call or the folder is wrong, or another job's.
     """
     out = Path(out)
+    require_folder(out)
     files = files_of(inputs)
     _check(call, files, part, workers)
     inside = any(out.absolute().is_relative_to(Path(each).absolute()) for each in inputs)

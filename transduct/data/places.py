@@ -10,6 +10,7 @@ import fcntl
 import glob
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from transduct.errors import disk_error, needing, require, rewording
+from transduct.errors import TransductError, disk_error, needing, require, rewording
 
 # what has to be installed for an address, by its beginning: our extra and the library
 EXTRAS = {
@@ -41,6 +42,11 @@ SECONDS = 30.0  # in which a server must answer
 USED = 3600.0  # seconds since its last use in which a copy is not removed
 GIGABYTES = 100.0
 ERRORS = (OSError, ValueError, HTTPException)
+# the errors that the libraries have besides, such as for missing credentials
+OTHERS = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+)
 LOCK = ".lock"  # the ending of the file beside a folder of copies that is locked while it is used
 IN_USE: dict[Path, int] = {}  # these folders, and the open files; the system closes them
 
@@ -246,5 +252,17 @@ def _system(address: str) -> tuple[Any, str]:
     return files, str(path)
 
 
-def _reaching(address: str) -> Any:
-    return rewording(ERRORS, "cannot be reached ({error}); check the address", file=address)
+@contextmanager
+def _reaching(address: str) -> Iterator[None]:
+    message = "cannot be reached ({error}); check the address"
+    try:
+        with rewording(ERRORS, message, file=address):
+            yield
+    except _of_libraries() as error:
+        message = message.replace("{error}", " ".join(str(error).split()))
+        raise TransductError(f"{message} and your access", file=address) from error
+
+
+def _of_libraries() -> tuple[type[Exception], ...]:
+    """The errors of the libraries of S3 and Google that are loaded, which are no OSErrors."""
+    return tuple(vars(sys.modules[name])[kind] for name, kind in OTHERS if name in sys.modules)

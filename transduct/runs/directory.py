@@ -24,6 +24,7 @@ from transduct.storage import (
     STATE,
     has_begun,
     remove,
+    require_folder,
     write_file,
 )
 from transduct.tasks.base import with_defaults
@@ -249,9 +250,10 @@ def require_run_folder(directory: Path, resume: bool) -> None:
     """Check that a run may be written to `directory`.
 
     Raises:
-        TransductError: its name is not UTF-8, or it is a file, holds a run that is not to be
-            resumed, or other files.
+        TransductError: its name is an address or not UTF-8, or it is a file, holds a run that is
+            not to be resumed, or other files.
     """
+    require_folder(directory)
     name = os.fsencode(directory).decode(errors="replace")
     problem = f"{name}: its name is not UTF-8; choose another name for --out"
     with rewording(UnicodeEncodeError, problem):

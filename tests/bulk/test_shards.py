@@ -189,6 +189,7 @@ CATALOGUE = (
         ("x.po", CATALOGUE.encode(), ["Ja."]),
         ("x.srt.gz", gzip.compress(SUBTITLES.encode()), ["Ja.", "Nein."]),
     ],
+    ids=["UTF-8", "UTF-16", "PO", "gzip"],  # a header of gzip tells the time, and ids may not
 )
 def test_a_document_comes_back_whole(name, content, texts, tmp_path):
     (tmp_path / name).write_bytes(content)

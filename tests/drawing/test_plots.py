@@ -250,7 +250,7 @@ def test_save_refuses_other_names_and_says_what_cannot_be_written(tmp_path):
         plots.check_ending(tmp_path / "a.gif")
     plots.check_ending(None)
     plots.check_ending(tmp_path / "a.SVG")
-    with refusal(r"a\.svg: cannot be written \(No such file or directory\); choose"):
+    with refusal(r"a\.svg: cannot be written \(No such file or directory\); see that"):
         plots.save(picture, tmp_path / "missing" / "a.svg")
     (tmp_path / "folder.svg").mkdir()
     with refusal("Is a directory"):

@@ -320,6 +320,30 @@ def test_by_keys_alone_another_word_is_chosen_and_taken_back(reader, page_server
     reader.until(lambda: reader.run(shown) == before)
 
 
+@pytest.mark.parametrize("typed", ["", "\ne f"], ids=["nothing", "a line"])
+def test_a_choice_is_shown_whole_whatever_is_typed_meanwhile(reader, gate, page_server, typed):
+    gate.set()
+    translated(reader, "a b c d", fragment="#en/de")
+    before = reader.run("return document.querySelector('.output').innerText")
+    reader.tab_to(".word")
+    reader.press("ENTER")
+    reader.wait("[role=option]")
+    words = [each.text.replace("✓ ", "").split("\n")[0] for each in reader.all("[role=option]")]
+    gate.clear()
+    reader.press("ARROW_DOWN", "ENTER")
+    reader.wait(".output", "first")
+    reader["textarea"].send_keys(typed)
+    asked = list[str]()
+    reader.until(lambda: asked.extend(reader.translations()) or typed.strip() in ["", *asked])
+    gate.set()
+    done(reader)
+    body = {"texts": ["a b c d"], "prefixes": words[1:2], "from": "en", "to": "de"}
+    [expected] = page_server.post("/v1/translate", body)["translations"]
+    assert expected["text"] != before
+    reader.until(lambda: reader.all(".output .sentence")[0].text == expected["text"])
+    assert asked == ["a b c d", "a b c d", *typed.split("\n")[1:]]
+
+
 def test_languages_are_swapped_detected_and_in_the_address(reader):
     translated(reader, "a b c", fragment="#en/de")
     shown = reader.run("return document.querySelector('.output').innerText")

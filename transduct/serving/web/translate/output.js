@@ -46,13 +46,14 @@ export function Output({ pieces, language, lit, word, underline, light, reach, o
   </div>`;
 }
 
-/** One sentence; it is drawn again only if it changes. */
+/** One sentence; it is drawn again only if it changes. A result that is not done changes in place. */
 class Sentence extends Component {
   shouldComponentUpdate(next) {
-    return Object.keys(next).some((name) => next[name] !== this.props[name]) || !next.result.done;
+    return Object.keys(next).some((name) => next[name] !== this.props[name]) || !this.done;
   }
 
   render({ n, result, gap, language, lit, underline, held }) {
+    this.done = result.done;
     if (result.error) return html`<span class="alert" role="alert">${result.error}</span>${gap}`;
     const parts = words(result.text, language);
     const start = parts.find(({ word }) => word)?.at;

@@ -96,11 +96,12 @@ export class Session {
     this.#tell();
     if (prefix === undefined) return;
     try {
-      await this.#stream(piece.text, { prefixes: [prefix] }, this.control.signal, shown);
+      // No signal: what is typed meanwhile does not take a choice back.
+      await this.#stream(piece.text, { prefixes: [prefix] }, undefined, shown);
     } catch (error) {
       if (!(error instanceof Trouble)) throw error;
-      shown.done = true;
-      if (error.kind !== "stopped") this.trouble = error;
+      Object.assign(shown, { text, done: true });
+      this.trouble = error;
     }
     this.news = shown.text;
     this.#tell();
@@ -141,7 +142,9 @@ export class Session {
       return { ...one, result: known ?? { text: old, done: false, stale: true, tokens: null } };
     });
     this.#tell();
-    return this.pieces.filter(({ result }) => !result.done).map(({ text }) => text);
+    return this.pieces
+      .filter(({ text, result }) => !result.done && !this.chosen.has(this.#key(text)))
+      .map(({ text }) => text);
   }
 
   /** Ask for some sentences until there is an answer. */

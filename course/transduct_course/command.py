@@ -6,12 +6,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from transduct.interfaces.options import AsJson
 from transduct.interfaces.program import UsageError
+
+if TYPE_CHECKING:
+    from transduct_course.experiment import Experiment, Result, Setting
 
 
 def learn(
@@ -47,8 +50,7 @@ def learn(
     from transduct.interfaces.terminal import require_place
     from transduct_course import report, sliders
     from transduct_course.catalogue import NAMES, find
-    from transduct_course.experiment import Result, Setting
-    from transduct_course.seeds import run_by_seed
+    from transduct_course.experiment import Setting
 
     if name is not None and everything:
         raise UsageError(f"found both {name} and --all; give one of them")
@@ -69,15 +71,31 @@ def learn(
         print(*([line] if as_json else report.listed(known)), sep="\n")
         return
     require_place(out)
-    say = partial(print, file=sys.stderr)
-    setting = Setting("quick" if quick else "full", data, say)
+    setting = Setting("quick" if quick else "full", data, partial(print, file=sys.stderr))
+    experiments = [find(each) for each in ([name.lower()] if name else NAMES)]
+    found = _run(experiments, setting, out, printed=not as_json)
+    if as_json:
+        records = [result.as_json() for result in found]
+        print(json.dumps({"experiments": records}, ensure_ascii=False))
+    if found[-1].cut:  # what was measured until then has been printed and written
+        raise KeyboardInterrupt
+
+
+def _run(
+    experiments: "list[Experiment]", setting: "Setting", out: Path, printed: bool
+) -> "list[Result]":
+    """The results of experiments, each written when it is known; printed too, unless they are to be
+    JSON. Experiments that measure the same share it. A cut one is the last."""
+    from transduct_course import report
+    from transduct_course.seeds import run_by_seed
+
     found: list[Result] = []
-    experiments, begun = [find(each) for each in ([name.lower()] if name else NAMES)], time()
+    begun = time()
     for number, experiment in enumerate(experiments):
         if number:
             left = (time() - begun) / number * (len(experiments) - number) / 60
-            say(f"{number + 1} of {len(experiments)}; about {left:.0f} minutes left")
-        if not as_json:
+            setting.report(f"{number + 1} of {len(experiments)}; about {left:.0f} minutes left")
+        if printed:
             print(*report.introduced(experiment), sep="\n", flush=True)
         same = next((r for r in found if r.experiment.measure is experiment.measure), None)
         result = (
@@ -87,12 +105,8 @@ def learn(
         )
         paths = result.save(out)
         found.append(result)
-        if not as_json:
+        if printed:
             print(*report.told(result, paths), "", sep="\n", flush=True)
         if result.cut:
             break
-    if as_json:
-        records = [result.as_json() for result in found]
-        print(json.dumps({"experiments": records}, ensure_ascii=False))
-    if found[-1].cut:  # what was measured until then has been printed and written
-        raise KeyboardInterrupt
+    return found

@@ -424,7 +424,7 @@ def test_what_may_need_more_memory_than_there_is_waits(name, numbers, monkeypatc
     assert batch.takes(large), "or it would never be searched for, or nobody beside it"
     assert not batch.takes(large, 1)
     monkeypatch.setattr(engine, "device_of", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 8 * running.MEMORY))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 8 * running.MEMORY))
     assert Cohorts(model).pages == 16, "a quarter of a GPU's memory"
 
 

@@ -33,6 +33,7 @@ from transduct.decoding.search import (
     steps,
 )
 from transduct.decoding.shortlist import Narrowed
+from transduct.devices import memory_of
 from transduct.errors import NotFinite
 from transduct.inference.batches import (
     balanced_batches,
@@ -378,9 +379,7 @@ class Cohorts:
         layers = [each for each in model.modules() if isinstance(each, EncoderLayer | DecoderLayer)]
         # An encoder's layers keep nothing between steps.
         keeping = [each for each in layers if isinstance(each, DecoderLayer)] or layers
-        on_gpu = device_of(model).type == "cuda"
-        memory = torch.cuda.mem_get_info()[1] // 4 if on_gpu else 0
-        self.pages = pages_of(keeping, memory)
+        self.pages = pages_of(keeping, memory_of(device_of(model)) // 4)
 
     def takes(self, sentence: Sentence, pages: int = 0, rows: int = 0) -> bool:
         """Whether it fits now, beside others that are about to join, of so many pages and rows."""

@@ -159,8 +159,8 @@ def judge(rows: Rows) -> list[Verdict]:
     return Verdict.shown(
         all(row["layers"] for row in rows),
         Words(
-            f"{len(rows)} models were built from the same layers, which hold {least:.0%} of the "
-            "parameters or more",
+            f"{len(rows)} model{'s were' if len(rows) > 1 else ' was'} built from the same layers, "
+            f"which hold {least:.0%} of the parameters or more",
             f"모델 {len(rows)}개를 같은 층으로 만들었고, 그 층이 매개변수의 {least:.0%} 이상을 "
             f"차지한다",
         ),

@@ -160,9 +160,9 @@ def judge(rows: Rows) -> list[Verdict]:
             share > 0.75,
             Words(
                 f"{share:.0%} of the heads give the nearest quarter over 1.5 times the weight of "
-                f"the farthest; the middle head {after:.0f} times, before training {before:.1f}",
+                f"the farthest; the middle head {after:.3g} times, before training {before:.1f}",
                 f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. "
-                f"중앙값은 {after:.0f}배이고 학습 전에는 {before:.1f}배였다",
+                f"중앙값은 {after:.3g}배이고 학습 전에는 {before:.1f}배였다",
             ),
             Words("attention falls", "멀수록 어텐션이 작아진다"),
         ),

@@ -117,12 +117,12 @@ def test_a_data_set_is_a_folder_of_data_and_what_is_left_out_without_it_is_told(
     setting = Setting(data=tmp_path, report=told.append)
     with pytest.raises(NotRun, match="the data set multi30k"):
         setting.folder("multi30k")
-    assert not setting.has("multi30k")
-    assert not Setting(report=told.append).has("multi30k")
+    assert not setting.found("multi30k")
+    assert not Setting(report=told.append).found("multi30k")
     line = "left out: what needs the data set multi30k (its folder is in --data)"
     assert told == [line, line]
     (tmp_path / "multi30k").mkdir()
-    assert setting.has("multi30k")
+    assert setting.found("multi30k")
     assert setting.folder("multi30k") == tmp_path / "multi30k"
     assert len(told) == 2
 

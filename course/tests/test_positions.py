@@ -35,7 +35,7 @@ def test_placed_vectors_have_the_mean_length_of_sinusoids_and_are_seen(scheme):
 
 
 def test_the_answer_stands_two_to_the_left_of_the_mark():
-    for source, target in small.pairs(marked(4, 9), 50, 1):
+    for source, target in small.pairs(marked, 50, 1, 4, 9):
         place = source.index(small.FIRST + SYMBOLS)
         assert target == [source[place - 2]]
         assert 4 <= len(source) <= 9

@@ -32,7 +32,7 @@ def test_hidden_words_are_the_labels_and_others_have_none():
 def test_guessing_hidden_words_is_learnt():
     model = small.seeded(1, lambda: small.bert_of(8, 0, d_model=16, d_ff=16, head="masked"))
     data = real.hidden([[3, 4, 5, 6, 7, 8]], 11, 1, 8)
-    losses = small.train(model, data, 40, 1e-2, loss=real.hidden_loss)
+    _, losses = small.train(model, data, 40, 1e-2, loss=real.hidden_loss)
     assert losses[-1] < 0.5 * losses[0]
 
 

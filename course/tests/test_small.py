@@ -18,7 +18,7 @@ def test_training_lowers_the_loss_and_repeats_exactly():
         model = small.seeded(
             seed, lambda: small.transformer_of(3, d_model=16, num_heads=2, d_ff=16)
         )
-        return small.train(model, small.batches(echo, 8, seed), 40, 1e-2, seed=seed)
+        return small.train(model, small.batches(echo, 8, seed), 40, 1e-2, seed=seed)[1]
 
     losses = trained(1)
     assert losses == trained(1)
@@ -38,7 +38,7 @@ def test_diverging_training_ends_with_nan():
     model = small.seeded(1, lambda: small.transformer_of(3, d_model=16, num_heads=2, d_ff=16))
     with torch.no_grad():
         model.encoder[0].feed_forward.inner.weight.fill_(math.inf)
-    losses = small.train(model, small.batches(echo, 4, 1), 5)
+    _, losses = small.train(model, small.batches(echo, 4, 1), 5)
     assert len(losses) == 1
     assert math.isnan(losses[0])
 
@@ -80,7 +80,7 @@ def test_labels_that_are_missing_do_not_count():
 def test_training_ends_when_it_is_learnt_or_hopeless():
     def steps(watch):
         model = small.seeded(1, lambda: small.transformer_of(3, d_model=16, num_heads=2, d_ff=16))
-        return len(small.train(model, small.batches(echo, 8, 1), 60, 1e-2, watch=watch))
+        return len(small.train(model, small.batches(echo, 8, 1), 60, 1e-2, watch=watch)[1])
 
     assert steps(small.until(0.0)) == 60
     assert steps(small.until(9.0, steps=5)) == 5

@@ -3,6 +3,7 @@ translation."""
 
 from collections.abc import Iterator
 from itertools import islice, product
+from pathlib import Path
 from random import Random
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
@@ -108,14 +109,14 @@ def measure(setting: Setting) -> Measured:
     if setting.data is None:
         yield from labelling(setting, MADE, generated(setting))
         return
-    there = [name for name, (folder, *_) in REAL.items() if setting.has(folder)]
-    captions = setting.has("multi30k")
+    there = [name for name, (folder, *_) in REAL.items() if setting.found(folder)]
+    captions = setting.found("multi30k")
     if not there and not captions:
         setting.folder("sst2")  # says what is missing
     for name in there:
         yield from labelling(setting, name, read(setting, name))
     if captions:
-        yield from translating(setting)
+        yield from translating(setting, captions)
 
 
 def labelling(setting: Setting, name: str, data: Labelled) -> Measured:
@@ -146,11 +147,10 @@ def labelling(setting: Setting, name: str, data: Labelled) -> Measured:
             }
 
 
-def translating(setting: Setting) -> Measured:
+def translating(setting: Setting, folder: Path) -> Measured:
     """Learn to translate few captions, with an encoder that has read all English ones and with a
     new one; neither with R-Drop."""
     count = setting.pick(3000, 1500, 30)
-    folder = setting.folder("multi30k")
     text = real.captions(folder, count, setting.pick(300, 50, 4))
     plain = [line for line in read_lines(folder / "train.en.gz") if 0 < len(line.split()) <= 16]
     plain = plain[: setting.pick(None, 8000, 50)]

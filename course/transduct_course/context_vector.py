@@ -1,7 +1,6 @@
 """One fixed vector is a bottleneck for long sentences."""
 
 from collections.abc import Callable
-from typing import Any
 
 from transduct_course import small
 from transduct_course.charts import Chart, slide
@@ -17,7 +16,7 @@ from transduct_course.experiment import (
 )
 from transduct_course.positions import SYMBOLS, echoed
 
-MODELS: dict[str, Callable[[], Any]] = {
+MODELS: dict[str, Callable[[], small.Model]] = {
     "one vector": lambda: small.rnn_of(SYMBOLS, attention="none"),
     "GRU + attention": lambda: small.rnn_of(SYMBOLS, attention="general"),
     "Transformer": lambda: small.transformer_of(SYMBOLS),
@@ -29,11 +28,15 @@ def measure(setting: Setting) -> Measured:
     longest = setting.pick(64, 24, 8)
     lengths = [length for length in (4, 8, 16, 24, 32, 48, 64) if length <= longest]
     for name, seed in setting.each(MODELS):
-        model = small.seeded(seed, MODELS[name])
-        data = small.batches(echoed(2, longest), 24, seed)
-        small.train(model, data, setting.pick(1200, 300, 3), 3e-3, seed=seed)
+        model, _ = small.train(
+            small.seeded(seed, MODELS[name]),
+            small.batches(echoed, 24, seed, 2, longest),
+            setting.pick(1200, 300, 3),
+            3e-3,
+            seed=seed,
+        )
         for length in lengths:
-            rows = small.pairs(echoed(length, length), setting.pick(100, 50, 3), "test")
+            rows = small.pairs(echoed, setting.pick(100, 50, 3), "test", length, length)
             yield {
                 "model": name,
                 "length": length,

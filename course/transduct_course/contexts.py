@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,14 +43,17 @@ def apart(rows: Sequence[small.Pair]) -> small.Labelled:
 
 def measure(setting: Setting) -> Measured:
     """Train to name the sense, with attention and without."""
-    steps = setting.pick(600, 200, 3)
     rows = small.pairs(pair, setting.pick(600, 200, 24), "test")
     for name, seed in setting.each((ATTENTION, ALONE)):
         seen = apart if name == ALONE else small.labelled
-        test, model = seen(rows), small.seeded(seed, built)
-        data = small.batches(pair, 50, seed, seen)
-        small.train(model, data, steps, 2e-3, loss=small.label_loss, seed=seed)
-        by_layer = distances(model, test)
+        model, _ = small.train(
+            small.seeded(seed, built),
+            small.batches(pair, 50, seed, make=seen),
+            setting.pick(600, 200, 3),
+            loss=small.label_loss,
+            seed=seed,
+        )
+        by_layer = distances(model, test := seen(rows))
         yield {
             "model": name,
             "seed": seed,
@@ -61,13 +63,13 @@ def measure(setting: Setting) -> Measured:
         }
 
 
-def built() -> Any:
+def built() -> small.Model:
     """An encoder of three layers that names senses."""
     return small.bert_of(len(WORDS), 2 * len(AMBIGUOUS), layers=LAYERS, positions="none")
 
 
 @torch.inference_mode()
-def distances(model: Any, batch: small.Labelled) -> list[float]:
+def distances(model: small.Model, batch: small.Labelled) -> list[float]:
     """After the embedding and each layer, how far apart a word's mean vectors in its two senses
     lie, as a part of their length."""
     states = [model.embedding(batch.tokens, batch.segments.positions)]

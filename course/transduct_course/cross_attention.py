@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
 
 from transduct.drawing.plots import heatmap
 from transduct.drawing.svg import Picture
@@ -77,7 +76,7 @@ def parts(number: int) -> Iterator[tuple[int, int]]:
         yield 1 + ("and" in english_number(number).split()), len(korean_number(rest))
 
 
-def looked(model: Any, numbers: Sequence[int]) -> Row:
+def looked(model: small.Model, numbers: Sequence[int]) -> Row:
     """The share of syllables whose greatest weight, over the mean of all heads, is at a word of
     their own part; and the map of one number."""
     right, total, maps = 0, 0, []

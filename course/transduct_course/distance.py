@@ -2,10 +2,8 @@
 recalled."""
 
 from random import Random
-from typing import Any
 
 import torch
-from torch import nn
 
 from transduct.drawing.svg import Picture
 from transduct_course import small
@@ -26,7 +24,7 @@ SYMBOLS = 10  # what must be remembered; as many others fill the distance
 LEARNT = 0.95  # the share of symbols that are right
 FIRST, COPY = "first word", "copy"
 TANH, OPEN, ATTENDING, TRANSFORMER = "tanh", "LSTM, open gates", "GRU + attention", "Transformer"
-RECURRENT: dict[str, dict[str, Any]] = {
+RECURRENT: dict[str, small.Changes] = {
     TANH: {"cell": "tanh"},
     "GRU": {},
     "LSTM": {"cell": "lstm"},
@@ -36,7 +34,7 @@ RECURRENT: dict[str, dict[str, Any]] = {
 MODELS = {FIRST: (*RECURRENT, TRANSFORMER), COPY: ("GRU", ATTENDING, TRANSFORMER)}
 
 
-def built(name: str, distance: int) -> Any:
+def built(name: str, distance: int) -> small.Model:
     """A model that reads from left to right alone."""
     if name == TRANSFORMER:
         return small.transformer_of(2 * SYMBOLS, tie="none")
@@ -45,16 +43,13 @@ def built(name: str, distance: int) -> Any:
     return small.rnn_of(2 * SYMBOLS, **{**shape, **RECURRENT[name], **spans})
 
 
-def task_of(name: str, distance: int) -> small.Draw:
-    """A task whose answer lies this many words away from where it is needed."""
-
-    def draw(random: Random) -> small.Pair:
-        row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(distance)]
-        if name == COPY:
-            return row, row
-        return [row[0], *(each + SYMBOLS for each in row[1:])], row[:1]
-
-    return draw
+def recalled(random: Random, task: str, distance: int) -> small.Pair:
+    """A row and what is to be recalled: its answer lies this many words away from where it is
+    needed."""
+    row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(distance)]
+    if task == COPY:
+        return row, row
+    return [row[0], *(each + SYMBOLS for each in row[1:])], row[:1]
 
 
 def measure(setting: Setting) -> Measured:
@@ -78,10 +73,9 @@ def looked(task: str, name: str, distance: int, seed: int, setting: Setting, tra
            "accuracy": None, "gradient": share_of_first(model, distance)}  # fmt: skip
     if not train:
         return row
-    draw = task_of(task, distance)
-    test = small.pairs(draw, setting.pick(100, 100, 4), "test")
+    test = small.pairs(recalled, setting.pick(100, 100, 4), "test", task, distance)
 
-    def known(step: int, loss: float, model: nn.Module) -> bool:  # noqa: ARG001
+    def known(step: int, loss: float, model: small.Model) -> bool:  # noqa: ARG001
         if step % 25:
             return False
         row["accuracy"] = small.accuracy(model.eval(), test, small.FIRST)
@@ -91,15 +85,15 @@ def looked(task: str, name: str, distance: int, seed: int, setting: Setting, tra
     # Long rows come in smaller batches: of equal ones the longest would take most of the time.
     size = max(8, min(32, 4096 // (distance + len(test[0][1]))))
     steps = setting.pick(1000, 300, 3)
-    data = small.batches(draw, size, seed)
-    losses = small.train(model, data, steps, 3e-3, seed=seed, watch=known)
+    data = small.batches(recalled, size, seed, task, distance)
+    _, losses = small.train(model, data, steps, 3e-3, seed=seed, watch=known)
     return row | {"steps": len(losses) if (row["accuracy"] or 0.0) >= LEARNT else None}
 
 
-def share_of_first(model: Any, distance: int) -> float:
+def share_of_first(model: small.Model, distance: int) -> float:
     """How much of the gradient reaches the vector of the first word: its part of the norm over all
     source words. The first word is of a kind that comes only there."""
-    batch = small.batch_of(small.pairs(task_of(FIRST, distance), 20, "gradient"))
+    batch = small.batch_of(small.pairs(recalled, 20, "gradient", FIRST, distance))
     table = model.source_table if "source_table" in dict(model.named_parameters()) else (
         model.source_embedding.table
     )  # fmt: skip

@@ -122,12 +122,12 @@ class Setting:
             self.report(f"{number + 1} of {len(found)}: {line}{more}")
             yield chosen
 
-    def has(self, name: str) -> bool:
-        """Whether a data set is there; what is left out without it is reported."""
-        there = self.data is not None and (self.data / name).is_dir()
-        if not there:
-            self.report(f"left out: what needs the data set {name} (its folder is in --data)")
-        return there
+    def found(self, name: str) -> Path | None:
+        """The folder of a data set, if it is there; what is left out without it is reported."""
+        if self.data is not None and (self.data / name).is_dir():
+            return self.data / name
+        self.report(f"left out: what needs the data set {name} (its folder is in --data)")
+        return None
 
     def folder(self, name: str) -> Path:
         """The folder of a data set. Raises NotRun where it is not given or not there."""

@@ -60,7 +60,7 @@ def measure(setting: Setting) -> Measured:
     if not RECIPES.is_dir():
         raise NotRun("the recipes of the repository (run it in a checkout)")
     for family, (_, data, *_) in FAMILY.items():
-        if data is None or setting.has(data):
+        if data is None or setting.found(data):
             with TemporaryDirectory() as folder:
                 yield trained(family, setting, Path(folder))
 

@@ -7,7 +7,6 @@ from itertools import chain, count
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,7 +82,7 @@ def measure(setting: Setting) -> Measured:
         }
 
 
-def built(letters: int, longest: float) -> Any:
+def built(letters: int, longest: float) -> small.Model:
     """A language model of characters, with sinusoids up to this wavelength."""
     config = gpt.Config(
         letters, positions="sinusoidal", max_length=CONTEXT, layers=LAYERS, **small.WIDTH
@@ -104,7 +103,7 @@ def windows(ids: torch.Tensor, context: int, size: int, seed: str) -> small.Labe
 
 
 @torch.inference_mode()
-def by_distance(model: Any, batch: small.Labelled, context: int) -> list[list[list[float]]]:
+def by_distance(model: small.Model, batch: small.Labelled, context: int) -> list[list[list[float]]]:
     """For each layer and head the mean weight at distance 0, 1, 2, ... of the queries that have
     words so far back: those of the second half."""
     weights: list[Tensor] = []

@@ -77,8 +77,8 @@ def measure(setting: Setting) -> Measured:
     yield from reversal(variants(44), setting.pick((4, 8, 32), (2, 4), (2,)), setting)
     steps, test = setting.pick(1500, 200, 3), small.pairs(xor, 300, "test")
     for name, seed in setting.each(variants(40)):
-        model = small.seeded(seed, of_bits, **variants(40)[name])
-        losses = small.train(model, small.batches(xor, 32, seed), steps, 3e-3, seed=seed)
+        start = small.seeded(seed, of_bits, **variants(40)[name])
+        model, losses = small.train(start, small.batches(xor, 32, seed), steps, 3e-3, seed=seed)
         yield {
             "data": XOR,
             "variant": name,
@@ -87,23 +87,23 @@ def measure(setting: Setting) -> Measured:
             "loss": end_of(losses),
             "accuracy": small.accuracy(model, test),
         }
-    if not setting.has("multi30k"):
-        return
-    text = real.captions(
-        setting.folder("multi30k"), setting.pick(8000, 2000, 50), setting.pick(300, 30, 5)
-    )
-    for name, seed in setting.each(variants(76)):
-        model = small.seeded(seed, small.transformer_of, text.vocabulary, **variants(76)[name])
-        data = small.choices(text.train, 32, f"translation {seed}")
-        small.train(model, data, setting.pick(400, 100, 2), seed=seed)
-        yield {
-            "data": CAPTIONS,
-            "variant": name,
-            "depth": 2,
-            "seed": seed,
-            "loss": small.loss_on(model, text.test),
-            "accuracy": small.accuracy(model, text.test),
-        }
+    if folder := setting.found("multi30k"):
+        text = real.captions(folder, setting.pick(8000, 2000, 50), setting.pick(300, 30, 5))
+        for name, seed in setting.each(variants(76)):
+            model, _ = small.train(
+                small.seeded(seed, small.transformer_of, text.vocabulary, **variants(76)[name]),
+                small.choices(text.train, 32, f"translation {seed}"),
+                setting.pick(400, 100, 2),
+                seed=seed,
+            )
+            yield {
+                "data": CAPTIONS,
+                "variant": name,
+                "depth": 2,
+                "seed": seed,
+                "loss": small.loss_on(model, text.test),
+                "accuracy": small.accuracy(model, text.test),
+            }
 
 
 def judge(rows: Rows) -> Iterator[Verdict]:

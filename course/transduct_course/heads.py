@@ -5,7 +5,6 @@ import time
 from itertools import combinations, pairwise
 from random import Random
 from statistics import fmean, median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ KINDS = ("1", "2", "4", "8", "4 of full width")
 BLEU = 12.74, 16.70
 
 
-def four_looks(random: Random) -> Any:
+def four_looks(random: Random) -> small.Model:
     """Symbols; each is labelled with the four that stand so many places on."""
     row = [random.randrange(SYMBOLS) for _ in range(LENGTH)]
     labels = [[row[(place + look) % LENGTH] for look in LOOKS] for place in range(LENGTH)]
@@ -49,14 +48,14 @@ class OneLayer(nn.Module):
 
 
 @torch.inference_mode()
-def right(model: Any, batch: small.Labelled) -> list[float]:
+def right(model: small.Model, batch: small.Labelled) -> list[float]:
     """The share of right symbols of each look."""
     found = model(batch).argmax(-1) == batch.labels
     return found.float().mean(0).tolist()
 
 
 @torch.inference_mode()
-def maps_of(model: Any, batch: small.Labelled) -> Tensor:
+def maps_of(model: small.Model, batch: small.Labelled) -> Tensor:
     """The attention weights (B, H, T, T)."""
     weights: list[Tensor] = []
     model(batch, weights)
@@ -70,7 +69,7 @@ def measure(setting: Setting) -> Measured:
         model = small.seeded(seed, OneLayer, kind)
         before, moments = distance_between_heads(model, test), [time.process_time()]
         small.train(
-            model, small.batches(four_looks, 64, seed, small.labelled),
+            model, small.batches(four_looks, 64, seed, make=small.labelled),
             setting.pick(400, 400, 3), 3e-3, seed=seed,
             loss=lambda model, batch: small.of_labels(model(batch), batch),
             watch=lambda *_: moments.append(time.process_time()),  # noqa: B023
@@ -91,7 +90,7 @@ def measure(setting: Setting) -> Measured:
 
 
 @torch.no_grad()
-def without_each(model: Any, batch: small.Labelled) -> list[list[float]]:
+def without_each(model: small.Model, batch: small.Labelled) -> list[list[float]]:
     """For each head, the share of right symbols of each look while it is left out."""
     attention, found = model.attention, []
     kept = attention.output.weight.detach().clone()
@@ -102,7 +101,7 @@ def without_each(model: Any, batch: small.Labelled) -> list[list[float]]:
     return found
 
 
-def distance_between_heads(model: Any, batch: small.Labelled) -> float | None:
+def distance_between_heads(model: small.Model, batch: small.Labelled) -> float | None:
     """How differently the heads look: half the sum of the differences of their weights, 0 for the
     same map and 1 for maps that share nothing; none for one head."""
     maps = maps_of(model, batch)

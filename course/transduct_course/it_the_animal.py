@@ -4,7 +4,7 @@ means."""
 from collections.abc import Iterator, Sequence
 from itertools import chain, product
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ ARTICLES = {
 PRONOUNS = tuple(ARTICLES["nominative"])
 OTHERS = 12  # words of the longest sentence beside the templates
 HEADS = 4
-WIDTH: dict[str, Any] = {"d_model": 128, "d_ff": 256, "num_heads": HEADS}
+WIDTH: small.Changes = {"d_model": 128, "d_ff": 256, "num_heads": HEADS}
 
 
 class Noun(NamedTuple):
@@ -133,12 +133,11 @@ def data(setting: Setting) -> Translated:
     pairs = [(each.source, each.target) for each in sentences(tested=False)]
     words = sorted({word for pair in pairs for side in pair for word in side})
     texts: list[tuple[list[str], list[str]]] = []
-    if setting.has("tatoeba_en_de"):
-        folder, most = setting.folder("tatoeba_en_de"), setting.pick(100_000, 20_000, 60)
+    if folder := setting.found("tatoeba_en_de"):
         files = (folder / "train.en.xz", folder / "train.de.xz")
         texts = [
             (real.words_of(source.lower()), real.words_of(target))
-            for source, target in real.short_pairs(files, OTHERS, most)
+            for source, target in real.short_pairs(files, OTHERS, setting.pick(100_000, 20_000, 60))
         ]
     common = (real.commonest((pair[side] for pair in texts), 2000) for side in (0, 1))
     words = [*dict.fromkeys(chain(words, *common))]
@@ -178,7 +177,7 @@ def mixed(known: Translated, seed: int) -> Iterator[Batch]:
         yield small.batch_of([*rows, *random.choices(known.others or known.templates, k=24)])
 
 
-def looked(model: Any, known: Translated, test: Sequence[Sentence]) -> Row:
+def looked(model: small.Model, known: Translated, test: Sequence[Sentence]) -> Row:
     """How often the pronoun that the model writes is right; how often "it" in the encoder, and the
     German pronoun in the decoder, give more weight to the noun meant than to the other, in the head
     of each that does it best in sentences of training."""
@@ -203,14 +202,14 @@ def looked(model: Any, known: Translated, test: Sequence[Sentence]) -> Row:
     }
 
 
-def maps(model: Any, known: Translated, each: Sentence, side: str) -> dict[str, Tensor]:
+def maps(model: small.Model, known: Translated, each: Sentence, side: str) -> dict[str, Tensor]:
     """The weights (H, T, S) of the encoder or the decoder, which has the right words before."""
     batch = small.batch_of([(known.ids(each.source), known.ids(each.target))])
     found = small.attention_of(model, batch)
     return {name: weights[0] for name, weights in found.items() if name.startswith(side)}
 
 
-def at_meant(model: Any, known: Translated, each: Sentence) -> dict[str, Tensor]:
+def at_meant(model: small.Model, known: Translated, each: Sentence) -> dict[str, Tensor]:
     """For all heads whether the noun meant has more weight than the other: from "it" in the
     encoder, and from the pronoun in the decoder, to either sentence."""
     found = {}
@@ -230,7 +229,7 @@ def at_meant(model: Any, known: Translated, each: Sentence) -> dict[str, Tensor]
     return found
 
 
-def panel(model: Any, known: Translated, each: Sentence, number: int) -> Row:
+def panel(model: small.Model, known: Translated, each: Sentence, number: int) -> Row:
     """What the picture shows of a map of the decoder: words, and the pronoun's weights."""
     name, weights = [*maps(model, known, each, "decoder").items()][number]
     words = ["<begin>", *each.target[:-1]] if name.endswith("self") else each.source

@@ -66,9 +66,10 @@ def measure(setting: Setting) -> Measured:
     context, steps = setting.pick(64, 64, 16), setting.pick(300, 300, 3)
     test = windows(ids, context, 64, "test")
     for rung, seed in setting.each(RUNGS):
-        model = small.seeded(seed, Rung, letters, rung)
         data = (windows(ids, context, 16, f"{seed} {n}") for n in count())
-        small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
+        model, _ = small.train(
+            small.seeded(seed, Rung, letters, rung), data, steps, loss=small.next_loss, seed=seed
+        )
         yield {
             "rung": rung,
             "seed": seed,

@@ -1,11 +1,10 @@
 """The mask of the decoder: without it a place sees its own target, and the loss says nothing."""
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from transduct.drawing.plots import grid
 from transduct.drawing.svg import Picture
@@ -30,9 +29,12 @@ def measure(setting: Setting) -> Measured:
     """Train with the mask and without, and write freely."""
     test = small.pairs(counting, setting.pick(200, 100, 4), "test")
     for name, seed in setting.each(KINDS):
-        model = small.seeded(seed, small.transformer_of, DIGITS, KINDS[name])
-        steps, data = setting.pick(500, 300, 3), small.batches(counting, 40, seed)
-        small.train(model, data, steps, 2e-3, seed=seed)
+        model, _ = small.train(
+            small.seeded(seed, small.transformer_of, DIGITS, KINDS[name]),
+            small.batches(counting, 40, seed),
+            setting.pick(500, 300, 3),
+            seed=seed,
+        )
         maps = small.attention_of(model, small.batch_of(test[:1]))
         yield {
             "model": name,
@@ -45,16 +47,11 @@ def measure(setting: Setting) -> Measured:
 
 
 @torch.inference_mode()
-def free(model: Any, test: Sequence[small.Pair]) -> float:
-    """The share of digits that are right when the model writes by itself. Each step reads again all
-    that is written: so it also goes without a mask."""
-
-    def following(rows: list[small.Ids]) -> Tensor:
-        batch = small.batch_of([(source, row) for (source, _), row in zip(test, rows, strict=True)])
-        return small.predicted(model, batch).view(len(test), -1)[:, -1]
-
-    rows = torch.tensor(small.written(following, len(test), LENGTH))
-    return float((rows == torch.tensor([target for _, target in test])).float().mean())
+def free(model: small.Model, test: Sequence[small.Pair]) -> float:
+    """The share of digits that are right when the model writes by itself."""
+    sources, targets = zip(*test, strict=True)
+    rows = small.written(partial(small.predicted, model), sources, LENGTH)
+    return float((torch.tensor(rows) == torch.tensor(targets)).float().mean())
 
 
 def draw(rows: Rows) -> Picture:

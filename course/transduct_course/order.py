@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from transduct_course import small
 from transduct_course.charts import Chart, by_kind, slide
@@ -61,8 +60,9 @@ def measure(setting: Setting) -> Measured:
     steps, count = setting.pick(1500, 300, 3), setting.pick(1000, 300, 8)
     test = small.pairs(pair, count, "test")
     for scheme, seed in setting.each(setting.pick(SCHEMES, (*SCHEMES[:3], RNN), SCHEMES[:2])):
-        model = small.seeded(seed, built, scheme)
-        small.train(model, small.batches(pair, 60, seed), steps, 2e-3, seed=seed)
+        model, _ = small.train(
+            small.seeded(seed, built, scheme), small.batches(pair, 60, seed), steps, seed=seed
+        )
         random = Random(seed)
         scores = {
             kind: small.exact(model, [(changed(s, kind, random), t) for s, t in test])
@@ -77,14 +77,14 @@ def measure(setting: Setting) -> Measured:
         }
 
 
-def built(scheme: str) -> Any:
+def built(scheme: str) -> small.Model:
     """A Transformer with these positions, or a recurrent network whose source is one vector."""
     if scheme == RNN:
         return small.rnn_of(len(WORDS), attention="none")
     return small.transformer_of(len(WORDS), positions=scheme)
 
 
-def unmoved(model: Any, test: Sequence[small.Pair], random: Random) -> float:
+def unmoved(model: small.Model, test: Sequence[small.Pair], random: Random) -> float:
     """The share of sentences whose answer stays the same when all their words are shuffled."""
     shuffled = [random.sample(source, len(source)) for source, _ in test]
     before = small.answers(model, [source for source, _ in test])

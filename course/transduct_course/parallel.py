@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from itertools import product
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +44,7 @@ def measure(setting: Setting) -> Measured:
             }
 
 
-def timed(layer: Any, width: int, length: int, batch: int, rounds: int) -> dict[str, float]:
+def timed(layer: nn.Module, width: int, length: int, batch: int, rounds: int) -> dict[str, float]:
     """The median time of each direction, and what is kept for the gradient."""
     device = next(layer.parameters()).device
     segments = Segments.of([length] * batch, device)

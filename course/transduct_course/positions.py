@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
 
 import numpy as np
 import torch
@@ -69,7 +68,7 @@ class Placed(PositionVectors):
         return vectors
 
 
-def built(scheme: str, longest: int, places: int | None = None) -> Any:
+def built(scheme: str, longest: int, places: int | None = None) -> small.Model:
     """A Transformer with these positions, for so many tokens. Given a number of places, the vectors
     are `Placed`: over these places their mean length is that of sinusoids."""
     model = small.transformer_of(SYMBOLS + bool(places), positions=scheme, max_length=longest)
@@ -82,28 +81,20 @@ def built(scheme: str, longest: int, places: int | None = None) -> Any:
     return model
 
 
-def marked(shortest: int, longest: int) -> small.Draw:
-    """Rows of symbols with a mark; the answer is the symbol two to the left of it, so that a step
+def marked(random: Random, shortest: int, longest: int) -> small.Pair:
+    """A row of symbols with a mark; the answer is the symbol two to the left of it, so that a step
     must be the same everywhere."""
-
-    def draw(random: Random) -> small.Pair:
-        length = random.randint(shortest, longest)
-        row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(length)]
-        place = random.randrange(2, length)
-        return [*row[:place], small.FIRST + SYMBOLS, *row[place + 1 :]], [row[place - 2]]
-
-    return draw
+    length = random.randint(shortest, longest)
+    row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(length)]
+    place = random.randrange(2, length)
+    return [*row[:place], small.FIRST + SYMBOLS, *row[place + 1 :]], [row[place - 2]]
 
 
-def echoed(shortest: int, longest: int) -> small.Draw:
-    """Rows of symbols, and the same again in reverse order: places must be told apart."""
-
-    def draw(random: Random) -> small.Pair:
-        length = random.randint(shortest, longest)
-        row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(length)]
-        return row, row[::-1]
-
-    return draw
+def echoed(random: Random, shortest: int, longest: int) -> small.Pair:
+    """A row of symbols, and the same again in reverse order: places must be told apart."""
+    length = random.randint(shortest, longest)
+    row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(length)]
+    return row, row[::-1]
 
 
 # The vectors of the first positions by their formula, where a scheme has such vectors.
@@ -140,9 +131,9 @@ def measure(setting: Setting) -> Measured:
             numbers = {"least": least_distance(found), "largest": float(found.abs().max())}
         for _, seed in setting.each((scheme,)):
             model, steps = small.seeded(seed, built, scheme, 64), setting.pick(1500, 400, 3)
-            small.train(model, small.batches(echoed(2, TRAINED), 32, seed), steps, 2e-3, seed=seed)
+            small.train(model, small.batches(echoed, 32, seed, 2, TRAINED), steps, seed=seed)
             right = [
-                small.accuracy(model, small.pairs(echoed(n, n), 100, "test"), small.FIRST)
+                small.accuracy(model, small.pairs(echoed, 100, "test", n, n), small.FIRST)
                 for n in lengths
             ]
             yield {
@@ -156,17 +147,21 @@ def measure(setting: Setting) -> Measured:
                 "lengths": [*lengths],
                 "by_length": right,
             }
-    task, steps = marked(4, PLACES), setting.pick(2400, 400, 3)
     for scheme, seed in setting.each((*NUMBERS[:3], "sinusoidal")):
-        model = small.seeded(seed, built, scheme, PLACES + 8, PLACES)
-        data = small.batches(task, 32, seed)
-        small.train(model, data, steps, 2e-3, seed=seed, watch=small.until(0.01))
+        model, _ = small.train(
+            small.seeded(seed, built, scheme, PLACES + 8, PLACES),
+            small.batches(marked, 32, seed, 4, PLACES),
+            setting.pick(2400, 400, 3),
+            seed=seed,
+            watch=small.until(0.01),
+        )
+        test = small.pairs(marked, 300, "test", 4, PLACES)
         yield {
             "task": MARK,
             "places": PLACES,
             "scheme": scheme,
             "seed": seed,
-            "short": small.accuracy(model, small.pairs(task, 300, "test"), small.FIRST),
+            "short": small.accuracy(model, test, small.FIRST),
         }
 
 

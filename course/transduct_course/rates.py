@@ -2,7 +2,6 @@
 stand and with or without warm-up. Two chapters judge the same trainings."""
 
 from dataclasses import replace
-from typing import Any
 
 from transduct.drawing.svg import Picture
 from transduct_course import small
@@ -22,7 +21,7 @@ from transduct_course.experiment import (
 from transduct_course.residual import WIDTH
 from transduct_course.scale import SYMBOLS, reverse
 
-NORMS: dict[str, dict[str, Any]] = {
+NORMS: dict[str, small.Changes] = {
     "pre-norm": {},
     "post-norm": {"norm": "post"},
     "no norm": {"norm": "post", "kind": WithoutNorms},
@@ -46,7 +45,7 @@ def measure(setting: Setting) -> Measured:
         for rate in rates:
             shape = {**WIDTH, **NORMS[name], "encoder_layers": layers}
             model = small.seeded(seed, small.transformer_of, SYMBOLS, **shape)
-            losses = small.train(
+            _, losses = small.train(
                 model, small.batches(reverse, 24, seed), steps, rate,
                 round(steps * warm_up), seed=seed,
                 watch=small.until(0.1, (steps // 2, GUESS)),

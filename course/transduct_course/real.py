@@ -20,15 +20,11 @@ from transduct.evaluation.text import corpus_scores
 from transduct.training.distributed import Terms
 from transduct_course import small
 
-WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+# The words of a text, with each mark of punctuation as a word of its own.
+words_of = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]").findall
 HIDDEN = 0.2  # the share of words that are hidden
 
 Texts = list[tuple[str, str]]  # a sentence and its translation
-
-
-def words_of(text: str) -> list[str]:
-    """The words of a text, with each mark of punctuation as a word of its own."""
-    return WORD.findall(text)
 
 
 def commonest(texts: Iterable[Sequence[str]], count: int) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from transduct_course.experiment import (
 )
 from transduct_course.scale import SYMBOLS, reverse
 
-Changes = Mapping[str, dict[str, Any]]  # of the model, by the name of the variant
+Changes = Mapping[str, small.Changes]  # of the model, by the name of the variant
 REVERSAL, PHOTOGRAPHS = "reversal", "photographs"
 RESIDUALS: Changes = {"with residuals": {}, "without residuals": {"kind": WithoutResiduals}}
 KEYS = {
@@ -62,11 +62,11 @@ def reversal(variants: Changes, depths: Sequence[int], setting: Setting) -> Meas
         ends = "encoder.0.", f"encoder.{depth - 1}."
         norms: list[float] = []
 
-        def watch(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
+        def watch(step: int, loss: float, model: small.Model) -> None:  # noqa: ARG001
             if step == 1:
                 norms.extend(small.gradient_norm(model, end) for end in ends)  # noqa: B023
 
-        losses = small.train(
+        _, losses = small.train(
             model, small.batches(reverse, 24, seed), steps, seed=seed, watch=watch, clip=0.0
         )
         yield {
@@ -143,22 +143,23 @@ def mirrored(data: Batch, size: int, seed: int) -> Iterator[Batch]:
         yield Batch(torch.where(mirrored, pixels.flip(-1), pixels), data.labels[rows])
 
 
-def loss_of(model: Any, batch: Batch) -> Terms:
+def loss_of(model: small.Model, batch: Batch) -> Terms:
     """The cross-entropy of the classes."""
     return small.summed(model(batch.pixels), batch.labels, "labels")
 
 
 @torch.inference_mode()
-def wrong(model: Any, data: Batch) -> float:
+def wrong(model: small.Model, data: Batch) -> float:
     """The share of photographs that get another class."""
     return float((model(data.pixels).argmax(-1) != data.labels).float().mean())
 
 
-def trained_network(data: Batch, layers: int, residual: bool, steps: int, seed: int) -> Any:
+def trained_network(
+    data: Batch, layers: int, residual: bool, steps: int, seed: int
+) -> tuple[small.Model, list[float]]:
     """A network after training, and its losses."""
     model = small.seeded(seed, Network, layers, residual)
-    losses = small.train(model, mirrored(data, 64, seed), steps, 2e-3, loss=loss_of, seed=seed)
-    return model, losses
+    return small.train(model, mirrored(data, 64, seed), steps, 2e-3, loss=loss_of, seed=seed)
 
 
 def measure(setting: Setting) -> Measured:
@@ -166,22 +167,20 @@ def measure(setting: Setting) -> Measured:
     any."""
     depths = setting.pick((1, 2, 4, 8, 16, 32), (1, 2, 8), (1, 2))
     yield from reversal(RESIDUALS, depths, setting)
-    if not setting.has("cifar10_jpg"):
-        return
-    path = setting.folder("cifar10_jpg") / "train.tar.xz"
-    data = read_photographs(path, setting.pick(5000, 1000, 20))
-    for depth, name, seed in setting.each(setting.pick((8, 32), (8, 32), (2, 4)), RESIDUALS):
-        steps, residual = setting.pick(300, 40, 2), name == "with residuals"
-        model, losses = trained_network(data, depth, residual, steps, seed)
-        yield {
-            "data": PHOTOGRAPHS,
-            "variant": name,
-            "depth": depth,
-            "seed": seed,
-            "loss": end_of(losses),
-            "accuracy": 1 - wrong(model, data),
-            "gradient_ratio": None,
-        }
+    if folder := setting.found("cifar10_jpg"):
+        data = read_photographs(folder / "train.tar.xz", setting.pick(5000, 1000, 20))
+        for depth, name, seed in setting.each(setting.pick((8, 32), (8, 32), (2, 4)), RESIDUALS):
+            steps, residual = setting.pick(300, 40, 2), name == "with residuals"
+            model, losses = trained_network(data, depth, residual, steps, seed)
+            yield {
+                "data": PHOTOGRAPHS,
+                "variant": name,
+                "depth": depth,
+                "seed": seed,
+                "loss": end_of(losses),
+                "accuracy": 1 - wrong(model, data),
+                "gradient_ratio": None,
+            }
 
 
 def draw(rows: Rows) -> Picture:

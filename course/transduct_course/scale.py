@@ -1,7 +1,6 @@
 """Why scores are divided by sqrt(d_k): Transformers trained with and without it, at several d_k."""
 
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +57,7 @@ def measure(setting: Setting) -> Measured:
         }
 
 
-def built(start: str, d_k: int, scaled: bool) -> Any:
+def built(start: str, d_k: int, scaled: bool) -> small.Model:
     """A Transformer whose queries and keys start in this way."""
     model = small.transformer_of(SYMBOLS, Transformer if scaled else Unscaled, d_k=d_k)
     if start == UNIT:
@@ -70,7 +69,7 @@ def built(start: str, d_k: int, scaled: bool) -> Any:
 
 
 @torch.inference_mode()
-def first_softmax(model: Any, batch: Batch) -> dict[str, float]:
+def first_softmax(model: small.Model, batch: Batch) -> dict[str, float]:
     """The first softmax of the encoder: the variance of its scores, the share of queries that give
     one token more than 0.9, and the norm of its derivative, diag(p) - p pᵀ: what is left of a
     gradient that passes it."""
@@ -92,7 +91,7 @@ def first_softmax(model: Any, batch: Batch) -> dict[str, float]:
     }
 
 
-def entropy_of_crossing(model: Any, batch: Batch) -> float:
+def entropy_of_crossing(model: small.Model, batch: Batch) -> float:
     """The entropy of encoder-decoder attention, over all layers and heads."""
     found = small.attention_of(model, batch)
     return small.entropy(torch.cat([w for name, w in found.items() if name.endswith("cross")], 1))

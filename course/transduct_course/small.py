@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.functional.losses import label_smoothed_cross_entropy
@@ -29,9 +29,11 @@ from transduct.training.step import Diverged, Stepper
 FIRST = 3  # ids below it are the tokenizer's special tokens
 Ids = list[int]
 Pair = tuple[Ids, Ids]
-Draw = Callable[[Random], Pair]
-Watch = Callable[[int, float, nn.Module], object]
-WIDTH: dict[str, Any] = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
+Draw = Callable[..., Pair]  # of a source of random numbers, and of what else it takes
+Model = Any  # a module; what it is made of differs from one to the next
+Changes = dict[str, Any]  # of a model's shape
+Watch = Callable[[int, float, Model], object]
+WIDTH: Changes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
 
 
 def transformer_of(
@@ -57,10 +59,10 @@ def seeded(seed: int, build: Callable[..., Any], *of: Any, **changes: Any) -> An
         return build(*of, **changes)
 
 
-def pairs(draw: Draw, count: int, seed: int | str) -> list[Pair]:
-    """So many pairs, the same for the same seed."""
+def pairs(draw: Draw, count: int, seed: int | str, *of: Any) -> list[Pair]:
+    """So many pairs, drawn of these; the same for the same seed."""
     random = Random(f"pairs {seed}")
-    return [draw(random) for _ in range(count)]
+    return [draw(random, *of) for _ in range(count)]
 
 
 def batch_of(rows: Sequence[Pair]) -> Batch:
@@ -69,10 +71,14 @@ def batch_of(rows: Sequence[Pair]) -> Batch:
 
 
 def batches(
-    draw: Draw, size: int, seed: int | str, make: Callable[[list[Pair]], Any] = batch_of
+    draw: Draw,
+    size: int,
+    seed: int | str,
+    *of: Any,
+    make: Callable[[list[Pair]], Any] = batch_of,
 ) -> Iterator[Any]:
-    """Batches of new pairs without end."""
-    return (make(pairs(draw, size, f"{seed} {number}")) for number in count())
+    """Batches of new pairs, drawn of these, without end."""
+    return (make(pairs(draw, size, f"{seed} {number}", *of)) for number in count())
 
 
 def choices(
@@ -84,25 +90,26 @@ def choices(
         yield make(random.choices(rows, k=size))
 
 
-def text_loss(model: nn.Module, batch: Batch) -> Terms:
+def text_loss(model: Model, batch: Batch) -> Terms:
     """The cross-entropy of the target tokens."""
     return {"tokens": (losses_of(model, batch, 0.0)[0], batch.counts["tokens"], 1.0)}
 
 
 def train(
-    model: nn.Module,
+    model: Model,
     data: Iterator[Any],
     steps: int,
     learning_rate: float = 2e-3,
     warmup: int | None = None,
-    loss: Callable[[nn.Module, Any], Terms] = text_loss,
+    loss: Callable[[Model, Any], Terms] = text_loss,
     seed: int = 1,
     watch: Watch | None = None,
     clip: float = 1.0,
-) -> list[float]:
+) -> tuple[Model, list[float]]:
     """Train in place with Adam; the rate rises over `warmup` steps and then falls to 0.
 
-    Returns the loss of each step. It ends early, with NaN, when the loss is no longer finite.
+    Returns the model and the loss of each step. It ends early, with NaN, when the loss is no longer
+    finite.
 
     Args:
         watch: is called after each step with its number, loss and the model, whose gradients it
@@ -124,8 +131,7 @@ def train(
             if watch is not None and watch(step, losses[-1], model) is True:
                 break
         stepper.release()
-    model.eval()
-    return losses
+    return model.eval(), losses
 
 
 def until(loss: float, half_way: tuple[int, float] | None = None, steps: int = 50) -> Watch:
@@ -133,7 +139,7 @@ def until(loss: float, half_way: tuple[int, float] | None = None, steps: int = 5
     half_way at its step."""
     last: deque[float] = deque(maxlen=steps)
 
-    def watch(step: int, now: float, model: nn.Module) -> bool:  # noqa: ARG001
+    def watch(step: int, now: float, model: Model) -> bool:  # noqa: ARG001
         last.append(now)
         average = sum(last) / len(last)
         hopeless = half_way is not None and step == half_way[0] and average > half_way[1]
@@ -143,23 +149,23 @@ def until(loss: float, half_way: tuple[int, float] | None = None, steps: int = 5
 
 
 @torch.inference_mode()
-def mean_loss(loss: Callable[[Any, Any], Terms], model: Any, batch: Any) -> float:
+def mean_loss(loss: Callable[[Any, Any], Terms], model: Model, batch: Any) -> float:
     """A loss of one term, divided by what it is summed over."""
     [(total, over, _)] = loss(model, batch).values()
     return float(total) / over
 
 
-def loss_on(model: Any, rows: Sequence[Pair]) -> float:
+def loss_on(model: Model, rows: Sequence[Pair]) -> float:
     """The cross-entropy per target token."""
     return mean_loss(text_loss, model, batch_of(rows))
 
 
-def predicted(model: Any, batch: Batch) -> Tensor:
+def predicted(model: Model, batch: Batch) -> Tensor:
     """The likeliest token at each place of the target, given the true ones before it: (M,)."""
     return forced_logits(model, batch).argmax(-1)
 
 
-def forced_logits(model: Any, batch: Batch, weights: list[Tensor] | None = None) -> Tensor:
+def forced_logits(model: Model, batch: Batch, weights: list[Tensor] | None = None) -> Tensor:
     """The logits at each place of the target, given the true tokens before it: (M, V). Attention
     weights are appended."""
     memory = model.encode(batch.source, batch.source_segments, weights)
@@ -169,13 +175,13 @@ def forced_logits(model: Any, batch: Batch, weights: list[Tensor] | None = None)
     return model.logits(hidden)
 
 
-def losses_by_token(model: Any, batch: Batch) -> Tensor:
+def losses_by_token(model: Model, batch: Batch) -> Tensor:
     """(M,) the cross-entropy of each target token."""
     return label_smoothed_cross_entropy(forced_logits(model, batch), batch.outputs, 0.0)
 
 
 @torch.inference_mode()
-def accuracy(model: Any, rows: Sequence[Pair], least: int = 0) -> float:
+def accuracy(model: Model, rows: Sequence[Pair], least: int = 0) -> float:
     """The share of target tokens, of ids from the `least` on, that are predicted right, given the
     true ones before them."""
     batch = batch_of(rows)
@@ -183,7 +189,7 @@ def accuracy(model: Any, rows: Sequence[Pair], least: int = 0) -> float:
     return float(right[batch.outputs >= least].float().mean())
 
 
-def answers(model: Any, sources: Sequence[Ids], longest: int | None = None) -> list[Ids]:
+def answers(model: Model, sources: Sequence[Ids], longest: int | None = None) -> list[Ids]:
     """What the model writes by itself for each source: the likeliest token again and again."""
     rows = [[*source, Tokenizer.END] for source in sources]
     limits = [longest or len(row) + 8 for row in rows]
@@ -192,17 +198,19 @@ def answers(model: Any, sources: Sequence[Ids], longest: int | None = None) -> l
     return [[*best.tokens] for best, *_ in found]
 
 
-def exact(model: Any, rows: Sequence[Pair]) -> float:
+def exact(model: Model, rows: Sequence[Pair]) -> float:
     """The share of sources to which the model writes exactly the target by itself."""
     found = answers(model, [source for source, _ in rows])
     return sum(got == target for got, (_, target) in zip(found, rows, strict=True)) / len(rows)
 
 
-def written(following: Callable[[list[Ids]], Tensor], count: int, longest: int) -> list[Ids]:
-    """As `answers`, the plain way: so many rows, and what follows each is asked again and again."""
-    rows: list[Ids] = [[] for _ in range(count)]
+def written(predict: Callable[[Batch], Tensor], sources: Sequence[Ids], longest: int) -> list[Ids]:
+    """As `answers`, the plain way: what is written is read again for each token, so that it also
+    goes without a mask. `predict` gives the likeliest token at each place of a target."""
+    rows: list[Ids] = [[] for _ in sources]
     for _ in range(longest):
-        rows = [[*row, token] for row, token in zip(rows, following(rows).tolist(), strict=True)]
+        found = predict(batch_of([*zip(sources, rows, strict=True)])).view(len(rows), -1)[:, -1]
+        rows = [[*row, token] for row, token in zip(rows, found.tolist(), strict=True)]
     return rows
 
 
@@ -212,14 +220,14 @@ def entropy(weights: Tensor) -> float:
 
 
 @torch.inference_mode()
-def attention_of(model: Any, batch: Batch) -> dict[str, Tensor]:
+def attention_of(model: Model, batch: Batch) -> dict[str, Tensor]:
     """The attention weights (B, H, T, S) of a batch, by name."""
     weights: list[Tensor] = []
     forced_logits(model, batch, weights)
     return dict(zip(model.attention_names, weights, strict=True))
 
 
-def gradient_norm(model: nn.Module, name: str) -> float:
+def gradient_norm(model: Model, name: str) -> float:
     """The norm of the gradients of all parameters whose names begin so."""
     squares = (
         float(weight.grad.square().sum())
@@ -260,7 +268,7 @@ def bert_of(vocabulary: int, labels: int, **changes: Any) -> bert.Bert:
     return bert.Bert(bert.Config(vocabulary + FIRST, **{**shape, **changes}))
 
 
-def label_logits(model: Any, batch: Labelled) -> Tensor:
+def label_logits(model: Model, batch: Labelled) -> Tensor:
     """The logits of the label of each token (N, labels), or of each sequence (B, labels)."""
     x = model.encode(batch.tokens, torch.zeros_like(batch.tokens), batch.segments)
     if model.config.head == "sequence":
@@ -268,18 +276,18 @@ def label_logits(model: Any, batch: Labelled) -> Tensor:
     return model.tag(x)
 
 
-def label_loss(model: nn.Module, batch: Labelled) -> Terms:
+def label_loss(model: Model, batch: Labelled) -> Terms:
     """The cross-entropy of the labels that there are."""
     return of_labels(label_logits(model, batch), batch)
 
 
-def next_loss(model: Any, batch: Labelled) -> Terms:
+def next_loss(model: Model, batch: Labelled) -> Terms:
     """The cross-entropy of a language model; the labels are the next tokens."""
     return of_labels(model.logits(model.hidden(batch.tokens, batch.segments)), batch)
 
 
 @torch.inference_mode()
-def label_accuracy(model: Any, batch: Labelled) -> float:
+def label_accuracy(model: Model, batch: Labelled) -> float:
     """The share of labels that are right."""
     right = label_logits(model, batch).argmax(-1) == batch.labels
     return float(right[batch.labels >= 0].float().mean())

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from itertools import chain, count, takewhile
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +27,14 @@ from transduct.evaluation.text import token_error_rate
 from transduct.functional.losses import ctc_loss
 from transduct.models import speech
 from transduct.predictors.speech_recognition import BLANK, Batch, make_batch
+from transduct.tasks import translation
 from transduct.training.distributed import Terms
 from transduct_course import small
 from transduct_course.charts import slide
 from transduct_course.experiment import (
     Experiment,
     Measured,
+    Row,
     Rows,
     Setting,
     Verdict,
@@ -81,21 +82,20 @@ def measure(setting: Setting) -> Measured:
     any."""
     test = spoken(setting.pick(200, 100, 4), "test")
     yield from compared(setting, MADE, spoken, setting.pick(600, 150, 3), test)
-    if not setting.has("fsdd"):
-        return
-    try:
-        train = recorded(setting.folder("fsdd"), "train", [1, 4], setting.pick(2000, 400, 8))
-        strings = recorded(setting.folder("fsdd"), "test", [2, 4], setting.pick(200, 60, 4))
-    except MissingExtra as lack:
-        setting.report(f"speech_heads: no recordings: {lack}")
-        return
-    yield from compared(
-        setting,
-        RECORDED,
-        lambda size, seed: Random(seed).choices(train, k=size),
-        setting.pick(1500, 150, 2),
-        strings,
-    )
+    if folder := setting.found("fsdd"):
+        try:
+            train = recorded(folder, "train", [1, 4], setting.pick(2000, 400, 8))
+            strings = recorded(folder, "test", [2, 4], setting.pick(200, 60, 4))
+        except MissingExtra as lack:
+            setting.report(f"speech_heads: no recordings: {lack}")
+            return
+        yield from compared(
+            setting,
+            RECORDED,
+            lambda size, seed: Random(seed).choices(train, k=size),
+            setting.pick(1500, 150, 2),
+            strings,
+        )
 
 
 def compared(
@@ -107,9 +107,10 @@ def compared(
 ) -> Measured:
     """All kinds of heads on the same data."""
     for _, heads, seed in setting.each((data,), (ALL, BY_BANDS, AS_MANY)):
-        model = small.seeded(seed, built, heads)
         batches = (make_batch(*zip(*draw(8, f"{seed} {n}"), strict=True)) for n in count())
-        small.train(model, batches, steps, 2e-3, loss=spoken_loss, seed=seed)
+        model, _ = small.train(
+            small.seeded(seed, built, heads), batches, steps, loss=spoken_loss, seed=seed
+        )
         yield {"data": data, "heads": heads, "seed": seed, **tested(model, test)}
 
 
@@ -137,7 +138,7 @@ def built(heads: str) -> speech.Speech:
     return speech.Speech(speech.Config(small.FIRST + DIGITS, **shape))
 
 
-def spoken_loss(model: Any, batch: Batch) -> Terms:
+def spoken_loss(model: small.Model, batch: Batch) -> Terms:
     """The cross-entropy of the digits and, as in recipes, CTC of the encoder: without it so few
     steps do not find where a digit is."""
     memory, frames = model.encode(batch.features, batch.frames)
@@ -148,7 +149,7 @@ def spoken_loss(model: Any, batch: Batch) -> Terms:
 
 
 @torch.inference_mode()
-def tested(model: Any, test: list[Utterance]) -> dict[str, Any]:
+def tested(model: small.Model, test: list[Utterance]) -> Row:
     """Errors in the digits that the model writes by itself (edits for each digit), and what the
     four heads of the first layer look at over the time of one row."""
     weights: list[Tensor] = []
@@ -156,14 +157,13 @@ def tested(model: Any, test: list[Utterance]) -> dict[str, Any]:
     batch = make_batch(sounds, targets)
     memory, frames = model.encode(batch.features, batch.frames, weights)
 
-    def following(rows: list[small.Ids]) -> Tensor:
-        before = small.batch_of([([0], row) for row in rows])
-        hidden = model.decode(before.inputs, before.target_segments, memory, frames)
-        return model.logits(hidden).argmax(-1).view(len(rows), -1)[:, -1]
+    def predict(text: translation.Batch) -> Tensor:
+        hidden = model.decode(text.inputs, text.target_segments, memory, frames)
+        return model.logits(hidden).argmax(-1)
 
     heard, said = (
         [" ".join(map(str, takewhile(Tokenizer.END.__ne__, row))) for row in rows]
-        for rows in (small.written(following, len(test), 8), targets)  # more than a row has
+        for rows in (small.written(predict, [[0] for _ in test], 8), targets)  # more than a row has
     )
     steps = min(24, int(batch.frames.lengths[0]) // STACK)
     return {

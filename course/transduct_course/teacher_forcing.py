@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +42,7 @@ def measure(setting: Setting) -> Measured:
     for name, seed in setting.each(setting.pick((*PLAIN, CONSTANT, RAMPED), PLAIN, PLAIN)):
         model = small.seeded(seed, built, name)
 
-        def ramp(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
+        def ramp(step: int, loss: float, model: small.Model) -> None:  # noqa: ARG001
             if name == RAMPED:  # noqa: B023
                 model.config = replace(model.config, scheduled_sampling=OWN * step / steps)
 
@@ -51,14 +50,14 @@ def measure(setting: Setting) -> Measured:
         yield {"model": name, "seed": seed, **errors(model, test)}
 
 
-def built(name: str) -> Any:
+def built(name: str) -> small.Model:
     """A model that starts with this share of its own words."""
     if name == PLAIN[0]:
         return small.transformer_of(DIGITS)
     return small.rnn_of(DIGITS, scheduled_sampling=OWN if name == CONSTANT else 0.0)
 
 
-def errors(model: Any, test: Sequence[small.Pair]) -> Row:
+def errors(model: small.Model, test: Sequence[small.Pair]) -> Row:
     """The share of wrong digits: if all digits before are right; right after a wrong one, planted
     at a random place; and if the digits before are the model's own."""
     batch, random = small.batch_of(test), Random("planted")

@@ -37,6 +37,14 @@ def test_both_pages_have_the_same_code_links_and_headings():
     assert read("learn.md").count("\n## ") == read("learn.ko.md").count("\n## ")
 
 
+def test_both_pages_say_how_long_all_chapters_take_together():
+    seconds = sum(
+        json.loads(path.read_text())["seconds"] for path in (DOCS / "learn").glob("*.json")
+    )
+    assert f"add up to {seconds / 3600:.1f}\nhours of one core" in read("learn.md")
+    assert f"더하면 코어 하나로 {seconds / 3600:.1f}시간" in read("learn.ko.md")
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_chapter_has_a_formula_code_that_prints_and_exercises(page):
     for name, chapter in chapters(read(page)):

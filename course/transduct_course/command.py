@@ -22,9 +22,7 @@ def learn(
         str | None, typer.Argument(help="An experiment; all are listed if none.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Run every experiment.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="About a minute each, on two cores.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Seconds to two minutes each.")] = False,
     data: Annotated[
         Path | None, typer.Option(metavar="ROOT", help="The folder of the data sets.")
     ] = None,

@@ -24,17 +24,18 @@ ENGLISH = sorted({word for n in range(LARGEST) for word in english_number(n).spl
 UNTRAINED, TRAINED, BLIND = "untrained", "trained", "trained, without a source"
 
 
-def pair_of(number: int) -> small.Pair:
-    """The English name of a number and the Korean one, as ids."""
-    source = [small.FIRST + ENGLISH.index(word) for word in english_number(number).split()]
+def pair_of(number: int, blind: bool = False) -> small.Pair:
+    """The English name of a number, or a source that does not tell which it is, and the Korean one,
+    as ids."""
+    words = [small.FIRST + ENGLISH.index(word) for word in english_number(number).split()]
     target = [small.FIRST + len(ENGLISH) + KOREAN.index(each) for each in korean_number(number)]
-    return source, target
+    return [small.FIRST] if blind else words, target
 
 
-def draw_pair(random: Random) -> small.Pair:
-    """A random number below ten thousand; never the one that is shown."""
+def random_pair(random: Random, blind: bool) -> small.Pair:
+    """Of a random number below ten thousand; never the one that is shown."""
     number = random.randrange(LARGEST)
-    return pair_of(number if number != SHOWN else number + 1)
+    return pair_of(number if number != SHOWN else number + 1, blind)
 
 
 def measure(setting: Setting) -> Measured:
@@ -46,24 +47,16 @@ def measure(setting: Setting) -> Measured:
         model = small.seeded(
             seed, small.transformer_of, len(ENGLISH) + len(KOREAN), decoder_layers=1
         )
+        blind = name == BLIND
         if name != UNTRAINED:
-            draw = blind if name == BLIND else draw_pair
-            steps = setting.pick(1000, 500, 8) // (4 if name == BLIND else 1)
-            small.train(model, small.batches(draw, 60, seed), steps, 2e-3, seed=seed)
-        pairs = [pair_of(number) for number in numbers]
-        if name == BLIND:
-            pairs = [([small.FIRST], target) for _, target in pairs]
+            steps = setting.pick(1000, 500, 8) // (4 if blind else 1)
+            small.train(model, small.batches(random_pair, 60, seed, blind), steps, seed=seed)
         yield {
             "model": name,
             "seed": seed,
-            "exact": small.exact(model, pairs),
-            **({} if name == BLIND else looked(model, numbers)),
+            "exact": small.exact(model, [pair_of(number, blind) for number in numbers]),
+            **({} if blind else looked(model, numbers)),
         }
-
-
-def blind(random: Random) -> small.Pair:
-    """The name of a number, and a source that does not tell which."""
-    return [small.FIRST], draw_pair(random)[1]
 
 
 def parts(number: int) -> Iterator[tuple[int, int]]:

@@ -86,7 +86,7 @@ class Setting:
     """How an experiment is run.
 
     Attributes:
-        size: a full run takes some fifteen minutes, a quick one about one, a miniature seconds.
+        size: a full run takes up to twenty minutes, a quick one two at most, a miniature seconds.
         data: the folder of the data sets, if there is one.
         report: called with progress lines.
         seed: the only seed to train with, instead of all.

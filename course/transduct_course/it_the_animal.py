@@ -160,13 +160,9 @@ def measure(setting: Setting) -> Measured:
     test = sentences(tested=True)[:: setting.pick(1, 1, 20)]
     for [seed] in setting.each():
         model = small.seeded(seed, small.transformer_of, len(known.words), **WIDTH)
-
-        def look(name: str) -> Row:
-            return {"model": name, "seed": seed, **looked(model, known, test)}  # noqa: B023
-
-        yield look("untrained")
-        small.train(model, mixed(known, seed), setting.pick(2000, 400, 3), 2e-3, seed=seed)
-        yield look("trained")
+        yield {"model": "untrained", "seed": seed, **looked(model, known, test)}
+        small.train(model, mixed(known, seed), setting.pick(2000, 400, 3), seed=seed)
+        yield {"model": "trained", "seed": seed, **looked(model, known, test)}
 
 
 def mixed(known: Translated, seed: int) -> Iterator[Batch]:

@@ -2,6 +2,7 @@
 claim is planted in the measured rows."""
 
 import copy
+import re
 
 import pytest
 from transduct_course.catalogue import NAMES, find
@@ -25,6 +26,25 @@ def test_of_models_that_only_guess_nothing_is_decided(name):
     ]
     found = Result(find(name), Setting(), rows).verdicts
     assert [verdict.answer for verdict in found] == ["not decided"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_seed_gives_numbers_in_every_sentence(name):
+    rows = [row for row in measured(name) if row.get("seed", 1) == 1]
+    for verdict in Result(find(name), Setting("quick"), rows).verdicts:
+        assert "nan" not in re.split(r"\W", " ".join(verdict.because))
+
+
+def test_a_quick_run_trains_the_network_that_the_chapter_on_order_judges(monkeypatch):
+    tried = []
+    monkeypatch.setattr(Setting, "each", lambda self, schemes: tried.extend(schemes) or iter(()))
+    assert [*find("order").measure(Setting("quick"))] == []
+    assert {"none", "GRU"} < {*tried}
+
+
+def test_one_model_is_not_several():
+    [verdict] = find("family").judge(measured("family")[:1])
+    assert verdict.because.english.startswith("1 model was built from the same layers")
 
 
 def test_two_chapters_judge_the_same_trainings():

@@ -16,7 +16,10 @@ from transduct.records import described, did_you_mean, holds, numbered, record
 PROFILES = "profiles"
 ENDINGS = (".yaml", ".yml")  # of recipes
 # the keys, in their sections, that hold paths
-PATHS = (("data", "root"), ("data", "corpus"), ("model", "start_from"))
+PATHS = (
+    *(("data", "root"), ("data", "corpus"), ("model", "start_from")),
+    ("training", "backup"),
+)
 MERGE = "tag:yaml.org,2002:merge"
 LARGEST = 100_000  # values in a recipe, and ten times as many bytes
 SHOWN = 60  # characters of an override quoted in an error message
@@ -205,7 +208,7 @@ def with_paths(recipe: Recipe, change: Callable[[str], str]) -> Recipe:
                 result[name] = {**section, key: change(section[key])}
         return result
 
-    whole = changed({"data": recipe.data, "model": recipe.model})
+    whole = changed({"data": recipe.data, "model": recipe.model, "training": recipe.training})
     return replace(recipe, **whole, stages=[changed(stage) for stage in recipe.stages])
 
 

@@ -25,6 +25,7 @@ SCORES = {
     "details": {"samples": [("a b", "b", "b a")]},
 }
 NOTICE = {"step": 7, "notice": "the validation data have changed", "details": {}}
+NOT_COPIED = {"step": 8, "backup": "warning: not copied", "details": {}}
 PASSED = {"step": 3, "passed_over": ["step_6: not whole"], "details": {}}
 AVERAGED = {
     "step": 9,
@@ -69,6 +70,7 @@ def shown(monkeypatch):
         (STEP, "step 5  loss 1.250  12,346 tokens/s  3 s, 6 s left\n"),
         (SCORES, "step 6  validation: bleu 1.5  chrf 20\n    a b\n      -> b\n       = b a\n"),
         (NOTICE, "the validation data have changed\n"),
+        (NOT_COPIED, "warning: not copied\n"),
         (PASSED, "a checkpoint is passed over: step_6: not whole\ntraining goes on from step 3\n"),
         (AVERAGED, "averages of checkpoints, chrf: of 1 3, of 2 4.25; taken: step 6, 9\n"),
         (DIVERGED, "training diverged (step 7: loss nan): back to step 3, rate x 0.5\n"),

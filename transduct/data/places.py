@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b, file_digest
@@ -46,6 +46,8 @@ ERRORS = (OSError, ValueError, HTTPException)
 OTHERS = (
     ("botocore.exceptions", "BotoCoreError"),
     ("google.auth.exceptions", "GoogleAuthError"),
+    ("gcsfs.retry", "HttpError"),
+    ("aiohttp.client_exceptions", "ClientError"),
 )
 LOCK = ".lock"  # the ending of the file beside a folder of copies that is locked while it is used
 IN_USE: dict[Path, int] = {}  # these folders, and the open files; the system closes them
@@ -158,6 +160,60 @@ def copy_to(address: str, path: Path, sha256: str | None = None) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def copy_from(path: Path, address: str) -> None:
+    """Copy a file to an address or a place in another folder, where it appears whole or not at all.
+
+    Raises:
+        TransductError: it cannot be reached or written to, or there is no such bucket.
+    """
+    files, place = _system(address)
+    with _reaching(address):
+        if "file" not in files.protocol:  # an object appears when all of it has been sent
+            files.put_file(str(path), place)
+            return
+        part = f"{place}.part"
+        files.makedirs(files._parent(place), exist_ok=True)
+        files.put_file(str(path), part)
+        files.mv(part, place)
+
+
+def names_below(address: str) -> set[str]:
+    """The files below an address or a folder, by their names from there; none if it does not exist.
+
+    Raises:
+        TransductError: it cannot be reached.
+    """
+    files, place = _system(address)
+    with _reaching(address), suppress(FileNotFoundError):
+        files.invalidate_cache()  # others may have written since
+        found = files.find(place)
+        return {name[len(place) + 1 :] for name in found if name.startswith(f"{place}/")}
+    return set()
+
+
+def content_at(address: str) -> bytes:
+    """The content of a small file at an address or in a folder.
+
+    Raises:
+        TransductError: there is none, or it cannot be reached.
+    """
+    files, place = _system(address)
+    with _reaching(address):
+        return bytes(files.cat_file(place))
+
+
+def remove_at(address: str, names: Iterable[str]) -> None:
+    """Remove files below an address or a folder.
+
+    Raises:
+        TransductError: it cannot be reached or written to.
+    """
+    files, place = _system(address)
+    if paths := [f"{place}/{name}" for name in names]:
+        with _reaching(address):
+            files.rm(paths)
 
 
 @contextmanager

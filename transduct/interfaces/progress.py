@@ -107,8 +107,8 @@ class Watcher:
             self.notify(
                 f"averages of checkpoints, {event['metric']}: {counts}; taken: step {steps}"
             )
-        elif "notice" in event or "stopped" in event:
-            self.notify(event.get("notice") or event["stopped"])
+        elif said := event.get("notice") or event.get("stopped") or event.get("backup"):
+            self.notify(said)
         elif "passed_over" in event:
             for problem in event["passed_over"]:
                 self.notify(f"a checkpoint is passed over: {problem}")

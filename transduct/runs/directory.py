@@ -31,6 +31,7 @@ from transduct.tasks.base import with_defaults
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.log import LOG
 
+LOCK = ".lock"  # the file that is locked; it holds the launcher of who has locked it last
 LOCKS: set[int] = set()  # file descriptors of the locks of this process
 # Errors that have nothing to do with a file, so that another place would not help.
 OF_THE_MACHINE = (
@@ -122,7 +123,7 @@ def launcher() -> str:
 
 def _is_restart(directory: Path) -> bool:
     """Whether the same launcher has begun the run in a directory: this is its next attempt."""
-    lock = directory / ".lock"
+    lock = directory / LOCK
     return bool(launcher()) and lock.exists() and lock.read_text() == launcher()
 
 
@@ -133,7 +134,7 @@ def locked(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         # The file stays when the lock is gone: removing it would let two processes hold two of
         # them.
-        lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
+        lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
         raise disk_error(directory, error) from error
     LOCKS.add(lock)
@@ -270,7 +271,7 @@ def require_run_folder(directory: Path, resume: bool) -> None:
         return
     require(
         not directory.exists()
-        or all(each.name == ".lock" or _is_leftover(each) for each in directory.iterdir()),
+        or all(each.name == LOCK or _is_leftover(each) for each in directory.iterdir()),
         f"{directory}: holds files that do not belong to a run; choose an empty or a new folder "
         "for --out",
     )
@@ -342,6 +343,7 @@ def _compare(begun: Recipe, given: Recipe, directory: Path, notify: Notify) -> N
         "data.metrics",
         "data.bleu_tokenize",
         "model.start_from",
+        "training.backup",
     }
     if None in (begun.training.get("batches_per_step"), given.training.get("batches_per_step")):
         free.add("training.batches_per_step")

@@ -48,6 +48,7 @@ from transduct.predictors.base import (
     model_directory,
     naming_files,
 )
+from transduct.runs.backup import Backup, address_of
 from transduct.runs.directory import claimed, is_finished, last_step, own_recipe, require_run_folder
 from transduct.storage import (
     CONFIG,
@@ -60,6 +61,7 @@ from transduct.storage import (
 )
 from transduct.tasks import shortcut
 from transduct.tasks.base import Task, task_class, with_defaults
+from transduct.training.checkpoints import Copy, no_copy
 from transduct.training.config import goes_on, unfinished_warmup
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
@@ -108,7 +110,19 @@ def train(
     with training_alone(), ranks.naming_lost():
         if ranks.world > 1:
             _require_alike(ranks, directory)
-        return verb(recipe, directory, ranks, resume, notify, report)
+        address = address_of(recipe)
+        if address is None:
+            return verb(recipe, directory, ranks, resume, notify, report)
+        backup = Backup(directory, address)
+        if ranks.rank == 0:
+            backup.open(resume, notify)
+        ranks.wait()
+        recipe = replace(recipe, training={**recipe.training, "backup": address})
+        made = verb(recipe, directory, ranks, resume, notify, report, backup.copy)
+        if ranks.rank == 0:
+            backup.finish()
+        ranks.wait()
+        return made
 
 
 def _require_alike(ranks: Ranks, directory: Path) -> None:
@@ -136,6 +150,7 @@ def _train_stages(
     resume: bool,
     notify: Notify,
     report: Callable[[Event], None],
+    copy: Copy = no_copy,
 ) -> Path:
     model = directory / "model"
     directory = directory.resolve()  # absolute, like a filled-in `start_from`
@@ -163,7 +178,7 @@ def _train_stages(
                 continue
             ensemble_run = first if recipe.ensemble and folder != first else None
             begun = (folder / RECIPE).exists()
-            _train_one(stage, folder, ranks, begun, notify, report, ensemble_run)
+            _train_one(stage, folder, ranks, begun, notify, report, copy, ensemble_run)
             if ranks.rank == 0:
                 # After each stage, so that who watches the run sees one log that grows.
                 _join_logs([*stages][:number], directory / LOG)
@@ -422,6 +437,7 @@ def _train_one(
     resume: bool,
     notify: Notify,
     report: Callable[[Event], None],
+    copy: Copy = no_copy,
     first: Path | None = None,
 ) -> Path:
     """Train one model, with the tokenizers of the ensemble's first run if there is one."""
@@ -478,6 +494,7 @@ def _train_one(
                 report,
                 validated_on,
                 task.windows,
+                copy,
             )
         with all_ranks.naming_lost():
             final = validate(model, None)

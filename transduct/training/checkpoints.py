@@ -4,7 +4,7 @@ they are old."""
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +32,14 @@ from transduct.storage import (
 )
 from transduct.training.distributed import Ranks
 
+# copies what has changed to another place; returns what went wrong, if anything did
+Copy = Callable[[Ranks], str]
+
+
+def no_copy(ranks: Ranks) -> str:  # noqa: ARG001
+    """Copies nothing."""
+    return ""
+
 
 class Checkpoints:
     """The checkpoints of a run, `checkpoints/step_NUMBER/`.
@@ -42,10 +50,12 @@ class Checkpoints:
 
     Args:
         ranks: if given, each holds pieces of the tensors and writes its own, in files of its own.
+        copy: called in the background after each checkpoint is written.
     """
 
-    def __init__(self, directory: Path, ranks: Ranks | None = None) -> None:
-        self.directory, self.ranks = directory, ranks
+    def __init__(self, directory: Path, ranks: Ranks | None = None, copy: Copy = no_copy) -> None:
+        self.directory, self.ranks, self.copy = directory, ranks, copy
+        self._not_copied = ""
         # One thread: checkpoints are written in order, and at most one waits in memory.
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
@@ -60,14 +70,19 @@ class Checkpoints:
         if writing is not None:
             writing.result()
 
-    def check(self) -> None:
+    def check(self) -> str:
         """Raise the error of the newest checkpoint if its writing has failed; does not wait.
+        Returns once why it was not copied, if it was not.
 
         Raises:
             TransductError: if it could not be written.
         """
         if self._writing is not None and self._writing.done():
             self.wait()
+        problem = ""
+        if self._writing is None:  # else the thread may be about to say
+            problem, self._not_copied = self._not_copied, ""
+        return problem
 
     def path(self, step: int) -> Path:
         """The folder of a step's checkpoint."""
@@ -112,12 +127,19 @@ class Checkpoints:
                 for file, tensors in named.items()
                 for name, tensor in tensors.items()
             }
-            self._writing = self._writer.submit(self._write_pieces, step, pieces, state, keep)
+            self._writing = self._writer.submit(
+                self._copying, self._write_pieces, step, pieces, state, keep
+            )
             return
         files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
         if averages is not None:
             files[EMA] = pack(averages)
-        self._writing = self._writer.submit(self._write, step, files, state, keep)
+        self._writing = self._writer.submit(self._copying, self._write, step, files, state, keep)
+
+    def _copying(self, write: Callable[..., None], *given: Any) -> None:
+        """Write a checkpoint, then copy it."""
+        write(*given)
+        self._not_copied = self.copy(self.ranks or Ranks())
 
     def _write(
         self,

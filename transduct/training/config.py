@@ -68,6 +68,9 @@ class TrainingConfig(Checked):
         checkpoint_every: steps between regular checkpoints.
         keep_checkpoints: how many regular checkpoints to keep, besides the best one and those
             averaged with it.
+        backup: where to keep a second copy of the run: an address (`s3://`, `gs://`) or a folder. A
+            checkpoint is copied when it is written. Where `--out` holds no run, `--resume` fetches
+            the one at the address and goes on with it.
         average: the most regular checkpoints, ending with the chosen one, to average into the final
             model. As many are taken as validate best by `best`, or by the first score without it.
             Without validation all are, save those from the warm-up.
@@ -117,6 +120,7 @@ class TrainingConfig(Checked):
     validation_share: Annotated[float, Range(most=1, above=0)] = 0.1
     checkpoint_every: Steps = 1000
     keep_checkpoints: Steps = 5
+    backup: str | None = None
     average: Steps = 1
     ema: Rate = 0.0
     best: str | None = None

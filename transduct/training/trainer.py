@@ -23,7 +23,7 @@ from transduct import storage
 from transduct.devices import ACCELERATORS, peak_memory, pick_device
 from transduct.errors import NotFinite, TrainingFailed, TransductError, require
 from transduct.kernels.cuda_graphs import pinned
-from transduct.training.checkpoints import Checkpoints
+from transduct.training.checkpoints import Checkpoints, Copy, no_copy
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import LossOf, Ranks, hollow
 from transduct.training.log import Event, RunLog, ignore
@@ -79,6 +79,7 @@ def fit(
     report: Callable[[Event], None] = ignore,
     validated_on: str = "",
     windows: int = 1,
+    copy: Copy = no_copy,
 ) -> Finished:
     """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final
     weights in `model`.
@@ -91,6 +92,7 @@ def fit(
         report: called with each record of the log, which has an additional entry "details".
         validated_on: a digest of the validation data; scores on other data are not compared.
         windows: the number of windows in an epoch.
+        copy: called in the background after each checkpoint is written.
 
     Raises:
         TrainingFailed: if training diverged too often, or was stopped by a signal (the state is
@@ -114,7 +116,8 @@ def fit(
     ranks = Ranks.join(device).within(config.timeout)
     with ranks.naming_lost():
         trainer = Trainer(
-            model, config, directory, batches, loss, validate, report, ranks, validated_on, windows
+            *(model, config, directory, batches, loss, validate, report, ranks),
+            *(validated_on, windows, copy),
         )
         return _trained(trainer, directory)
 
@@ -214,6 +217,7 @@ class Trainer:
         ranks: Ranks,
         validated_on: str = "",
         windows: int = 1,
+        copy: Copy = no_copy,
     ) -> None:
         self.model, self.config, self.ranks, self.validated_on = model, config, ranks, validated_on
         self.batches, self.validate, self.windows = batches, validate, windows
@@ -224,7 +228,7 @@ class Trainer:
         self.ema = MovingAverage(trained, config.ema) if config.ema else None
         # Checkpoints are written by another thread, whose ranks need a group of their own.
         writers = ranks.within(ranks.timeout) if self.sharded else None
-        self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, writers)
+        self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, writers, copy)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
         self.threads = (
@@ -264,7 +268,7 @@ class Trainer:
                 due = logged or self._validates() or self._saves() or self.stopping
                 self._settle(meter, 0 if due else self.ahead)
                 if due:
-                    self.checkpoints.check()
+                    self._check_checkpoint()
                 if logged:
                     record = meter.record(number, self.state.epoch, self.learning_rate(number))
                     self._write(record, {"steps": config.steps})
@@ -427,7 +431,14 @@ class Trainer:
     def wait(self) -> None:
         """Wait until the newest checkpoint is complete, on all ranks."""
         self.checkpoints.wait()
+        self._check_checkpoint()
         self.ranks.wait()
+
+    def _check_checkpoint(self) -> None:
+        """End if the newest checkpoint could not be written; warn if it could not be copied."""
+        if problem := self.checkpoints.check():
+            warning = f"warning: not copied, the next checkpoint tries again: {problem}"
+            self._write({"step": self.state.step, "backup": warning})
 
     def finish(self) -> Finished:
         """Load the final weights into the model: the selected checkpoint, averaged with those

@@ -284,6 +284,14 @@ def test_what_is_no_place_for_a_backup_is_refused(address, tmp_path):
         train(several, tmp_path / "run", notify=str)
 
 
+def test_a_finished_run_may_get_a_backup_and_keep_it(whole, tmp_path):
+    run, address = tmp_path / "run", tmp_path / "there"
+    shutil.copytree(whole, run)
+    for _ in range(2):
+        train(recipe(address), run, resume=True, notify=str)
+        assert files(run) == files(whole) == files(address)
+
+
 class TwoRanks:
     """The first of two ranks, whose other one says it cannot copy."""
 

@@ -61,8 +61,11 @@ class Backup:
         require_run_folder(self.directory, resume)
         there, begun = self._there(), (self.directory / RECIPE).exists()
         if begun and RECIPE in there:
-            own = address_of(own_recipe(self.directory)) == self.address
-            require(own, "holds another run; choose another {key}", key=KEY, file=self.address)
+            own = (self.directory / RECIPE).read_bytes()
+            same = address_of(own_recipe(self.directory)) == self.address
+            # The recipe of a finished run stays as it was, whatever address it gets later.
+            same = same or own == content_at(f"{self.address}/{RECIPE}")
+            require(same, "holds another run; choose another {key}", key=KEY, file=self.address)
             if _newest(there) > _newest(self._here()):
                 notify(
                     f"warning: the checkpoints at {self.address} are newer than those in "

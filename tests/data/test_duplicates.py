@@ -1,6 +1,7 @@
 """Equal and similar pairs are found as plain Python would find them, whatever fits into memory."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -85,3 +86,25 @@ def test_a_range_that_is_left_out_would_be_seen(tmp_path, monkeypatch):
 
     monkeypatch.setattr(FindRepeated, "_inside", some)
     assert 0 < sum(found_in([pairs], tmp_path / "b")) < 50
+
+
+def test_of_many_equal_pairs_few_are_in_memory(tmp_path, monkeypatch):
+    """A range has all of them, which are equal; memory is that of a run. With one run for all it is
+    that of all: the control."""
+    count, peaks = 100_000, []
+    hashes = np.full(count, 7, np.uint64)
+    for run in (1_000, count):
+        monkeypatch.setattr(duplicates, "RUN", run)
+        (tmp_path / str(run) / "out").mkdir(parents=True)
+        written = Hashes(tmp_path / str(run), False)
+        for start in range(0, count, 500):
+            some = hashes[start : start + 500]
+            written.add([("a", "b")] * len(some), some, np.ones(len(some), bool))
+        find = FindRepeated([written.finished()], tmp_path / str(run) / "out", 1, 0.0)
+        tracemalloc.start()
+        find(("pair", 0))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        found = np.fromfile(tmp_path / str(run) / "out" / "pair_0", np.int64)
+        assert found.tolist() == [*range(1, count)]
+    assert peaks[0] < 2 * count < 8 * count < peaks[1]

@@ -1,12 +1,13 @@
 """Pairs that equal an earlier one, and near duplicates, in a corpus that no memory holds.
 
 Each part of a corpus sorts its hashes on disk. Equal hashes of all parts are then found in ranges,
-so that one range is in memory at once. Near duplicates have a band of their signatures in common
-(MinHash, Broder 1997), so each band has hashes of its own.
+so that one range is in memory at once. Of equal hashes it has one of each sorted run. Near
+duplicates have a band of their signatures in common (MinHash, Broder 1997), so each band has hashes
+of its own.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ MIXER = np.uint64(0x9E3779B97F4A7C15)
 EQUAL, ALIKE = ("pair",), tuple(f"band_{number:02}" for number in range(BANDS))  # kinds of hashes
 HASHES, ORDER, SIGNATURES = "{}.uint64", "{}.uint32", "signatures"
 RUN = 1 << 19  # rows of a part whose hashes are sorted at once
-RANGE = 1 << 22  # hashes of a range, which are in memory at once
+RANGE = 1 << 22  # different hashes of a range, which are in memory at once
 COMPARED = 1 << 16  # signatures that are compared at once
 
 
@@ -127,7 +128,29 @@ class FindRepeated:
     def __call__(self, about: tuple[str, int]) -> None:
         """Find those of a kind of hashes, and of the range of this number."""
         kind, number = about
-        found, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        hashes, firsts = self._firsts(kind, number)
+        with (self.folder / f"{kind}_{number}").open("wb") as file:
+            for run, rows in self._runs(kind, number):
+                earliest = firsts[np.searchsorted(hashes, run)]
+                later, earliest = rows[rows != earliest], earliest[rows != earliest]
+                if self.similarity:
+                    later = later[self._similar(later, earliest)]
+                file.write(later.data)
+
+    def _firsts(self, kind: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The hashes of a range, each once, and the first row of each. Of a run only the first of
+        equals is in memory, for millions of pairs may be equal."""
+        found, firsts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        for run, rows in self._runs(kind, number):
+            hashes, places = np.unique(run, return_index=True)
+            found.append(hashes)
+            firsts.append(rows[places])
+        hashes, places = np.unique(np.concatenate(found), return_index=True)
+        return hashes, np.concatenate(firsts)[places]
+
+    def _runs(self, kind: str, number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The hashes of a range in each sorted run, and their rows; the earliest of equals is the
+        first."""
         for first, part in zip(self._starts, self.parts):
             start = 0
             for count in part.runs.get(kind, ()):
@@ -135,19 +158,9 @@ class FindRepeated:
                     files = [part.folder / name.format(kind) for name in (HASHES, ORDER)]
                     run = np.memmap(files[0], np.uint64, "r", 8 * start, count)
                     inside = self._inside(run, number)
-                    found.append(np.array(run[inside]))
-                    of_run = np.memmap(files[1], np.uint32, "r", 4 * start, count)
-                    rows.append(of_run[inside].astype(np.int64) + first)
+                    rows = np.memmap(files[1], np.uint32, "r", 4 * start, count)
+                    yield np.array(run[inside]), rows[inside].astype(np.int64) + first
                 start += count
-        hashes, numbers = np.concatenate(found), np.concatenate(rows)
-        order = np.argsort(hashes, kind="stable")  # the earliest of equals stays the first
-        equal = np.zeros(len(order), bool)
-        equal[1:] = hashes[order[1:]] == hashes[order[:-1]]
-        firsts = np.maximum.accumulate(np.where(equal, 0, np.arange(len(order))))
-        later, earliest = numbers[order[equal]], numbers[order[firsts[equal]]]
-        if self.similarity:
-            later = later[self._similar(later, earliest)]
-        (self.folder / f"{kind}_{number}").write_bytes(later.data)
 
     def _inside(self, hashes: np.ndarray, number: int) -> slice:
         """Where the hashes of a range are among sorted ones."""
@@ -193,5 +206,7 @@ def repeated(
             file.write(bytes(RANGE))
     found = np.memmap(folder / "found", bool, "r+")
     for kind, number in work:
-        found[np.fromfile(folder / f"{kind}_{number}", np.int64)] = True
+        with (folder / f"{kind}_{number}").open("rb") as file:
+            while len(rows := np.fromfile(file, np.int64, RUN)):
+                found[rows] = True
     return found[:count]

@@ -260,21 +260,24 @@ def test_a_wrong_option_is_of_no_row_and_claims_no_folder(verb, model, files, tm
     assert last(run(right, [str(files / "d.tsv")], tmp_path / "out")).rows == len(TEXTS)
 
 
-def test_rows_that_are_wrong_are_named_or_left_empty(model, tmp_path):
-    rows = [{"text": "a b"}, {"text": None}, {"text": "c"}]
+@pytest.mark.parametrize(
+    ("wrong", "found"), [({"text": None}, "NoneType"), ({"id": 3}, "nothing"), ({}, "nothing")]
+)
+def test_rows_that_are_wrong_are_named_or_left_empty(wrong, found, model, tmp_path):
+    rows = [{"text": "a b"}, wrong, {"text": "c"}]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     inputs = [str(tmp_path / "x.jsonl")]
-    with refusal(
-        "x.jsonl:2: found NoneType in column 'text', expected text; fix the row; or leave"
-    ):
+    problem = f"x.jsonl:2: found {found} in column 'text', expected text; fix the row"
+    with refusal(f"{problem}; or leave"):
         last(run(call(model), inputs, tmp_path / "out"))
-    found = last(run(call(model, skip_errors=True), inputs, tmp_path / "skipped"))
-    assert (found.rows, found.failed) == (3, 1)
-    assert found.error.startswith("x.jsonl:2: found NoneType")
+    done = last(run(call(model, skip_errors=True), inputs, tmp_path / "skipped"))
+    assert (done.rows, done.failed) == (3, 1)
+    assert done.error == problem
     again = last(run(call(model, skip_errors=True), inputs, tmp_path / "skipped"))
     assert (again.rows, again.failed, again.error) == (0, 1, "")
     out = read(tmp_path / "skipped" / "x.jsonl")
-    assert [bool(row["translation"]) for row in out] == [True, False, True]
+    assert [bool(row.pop("translation")) for row in out] == [True, False, True]
+    assert out == rows
 
 
 def test_alternatives_scores_and_predictions_are_columns(model, files, tmp_path):

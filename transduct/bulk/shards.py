@@ -154,14 +154,14 @@ class JsonLines(Lines):
                 raise TransductError(problem, file=shard.name, line=self.line(shard, index))
         return rows
 
-    def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:  # noqa: ARG002
+    def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:
         new = (dict(zip(results, cells)) for cells in zip(*results.values(), strict=True))
         end = self._end(shard)
         # The rest of a line keeps its spelling. Python would change numbers of many digits, keys
         # that come twice and unpaired surrogates.
         lines = (
-            f"{line.rstrip()[:-1]}, {json.dumps(each, ensure_ascii=False)[1:]}{end}"
-            for line, each in zip(self._lines(shard), new, strict=True)
+            f"{line.rstrip()[:-1]}{', ' * bool(row)}{json.dumps(each, ensure_ascii=False)[1:]}{end}"
+            for line, row, each in zip(self._lines(shard), rows, new, strict=True)
         )
         return "".join(lines).encode()
 
@@ -347,14 +347,15 @@ def texts_of(shard: Shard, rows: Sequence[Any], column: str) -> list[str | Trans
     kind = format_of(shard.name)
     if not kind.columns:
         return list(rows)
+    if rows and not any(column in row for row in rows):
+        known = ", ".join(map(str, rows[0]))
+        has = f"it has {known}; name one with --column" if known else "a row is empty; fix it"
+        raise TransductError(f"found no column '{column}', {has}", file=shard.name)
     texts: list[str | TransductError] = []
     for row in rows:
-        if column not in row:
-            known = ", ".join(map(str, row))
-            has = f"it has {known}; name one with --column" if known else "a row is empty; fix it"
-            raise TransductError(f"found no column '{column}', {has}", file=shard.name)
-        value = row[column]
-        problem = f"found {type(value).__name__} in column '{column}', expected text; fix the row"
+        value = row.get(column)
+        found = type(value).__name__ if column in row else "nothing"
+        problem = f"found {found} in column '{column}', expected text; fix the row"
         texts.append(value if isinstance(value, str) else TransductError(problem))
     return texts
 

@@ -141,13 +141,13 @@ def test_a_checkpoint_whose_copying_was_killed_is_not_there(tmp_path, monkeypatc
     """But for the control, whose state is copied first: it is found damaged."""
     with monkeypatch.context() as patch:
         if control:
-            together = backups.Backup._put_together
+            put_pieces = backups.Backup._put_pieces
 
-            def state_first(self, ranks, last):
+            def state_first(self, last, ranks):
                 self._put([last])
-                return together(self, ranks, last)
+                put_pieces(self, last, ranks)
 
-            patch.setattr(backups.Backup, "_put_together", state_first)
+            patch.setattr(backups.Backup, "_put_pieces", state_first)
         lose_while_copying(tmp_path, monkeypatch, "step_6/optimizer.safetensors")
     whole_there = set(backups.Backup(tmp_path / "run", str(tmp_path / "there"))._there())
     assert (f"checkpoints/step_6/{STATE}" in whole_there) == control
@@ -295,11 +295,11 @@ def test_a_finished_run_may_get_a_backup_and_keep_it(whole, tmp_path):
 class TwoRanks:
     """The first of two ranks, whose other one says it cannot copy."""
 
-    rank, world = 0, 2
+    rank, world, copying = 0, 2, False
 
     def exchange(self, message):
-        theirs = "rank 1 cannot" if message == "" and self.asked else message
-        self.asked = message is True  # whether all have copied
+        theirs = "rank 1 cannot" if message == "" and self.copying else message
+        self.copying = self.copying or bool(isinstance(message, str) and message)
         return lambda: [message, theirs]
 
 
@@ -311,6 +311,11 @@ def test_ranks_copy_their_own_pieces_and_the_state_waits_for_all(tmp_path):
     backup = backups.Backup(run, str(address))
     assert backup.copy(TwoRanks()) == "rank 1 cannot"
     assert [path.name for path in address.rglob("*") if path.is_file()] == names[:1]
+    for lost in (STATE, names[1]):  # what somebody removes there is copied again
+        assert backup.copy(Ranks()) == ""
+        assert files(address) == files(run)
+        (address / "checkpoints" / "step_2" / STATE).unlink()
+        (address / "checkpoints" / "step_2" / lost).unlink(missing_ok=True)
     assert backup.copy(Ranks()) == ""
     assert files(address) == files(run)
 

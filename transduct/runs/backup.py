@@ -50,6 +50,7 @@ class Backup:
         self.directory, self.address = directory, address
         # what was copied: sizes and times of files, by the last of them, see `_last_of`
         self.copied: dict[str, Any] = {}
+        self.thread = ThreadPoolExecutor(1)
 
     def open(self, resume: bool, notify: Notify) -> None:
         """Fetch the run if the folder holds none and the address does; check that files can be
@@ -90,17 +91,17 @@ class Backup:
 
         Returns what went wrong; the next call tries again.
         """
-        changed, problem = self._changed(), ""
+        first, changed = ranks.rank == 0, self._changed()
         while True:
-            last: str | None = ""
-            if ranks.rank == 0 and not problem:
-                last, problem = _tried(next, changed, "")
+            last, problem = self._together(ranks, next, changed if first else iter(()), "")
             last = ranks.exchange(last)()[0]
-            if not last:
+            if problem or not last:
                 return problem
-            problem = self._put_together(ranks, last)
-            if ranks.rank == 0 and not problem:
-                _, problem = _tried(self._put, [last])
+            _, problem = self._together(ranks, self._put_pieces, last, ranks)
+            if not problem:
+                _, problem = self._together(ranks, self._put, [last] if first else [])
+            if problem:
+                return problem
 
     def finish(self) -> None:
         """Copy what has changed since the last checkpoint, such as the finished model.
@@ -114,19 +115,21 @@ class Backup:
         )
         require(not problem, message, TrainingFailed)
 
-    def _put_together(self, ranks: Ranks, last: str) -> str:
-        """Copy the files that belong to the last one, each rank its own pieces. Returns what went
-        wrong on one of them."""
+    def _together(self, ranks: Ranks, work: Callable[..., Any], *given: Any) -> tuple[Any, str]:
+        """What a function returns on this rank, and what went wrong on one of the ranks, all of
+        which call this."""
+        mine = self.thread.submit(_tried, work, *given)
+        # A rank that copies for long is heard meanwhile, so that one which hangs is noticed.
+        while not all(ranks.exchange(mine.done())()):
+            wait([mine], 1.0)
+        result, problem = mine.result()
+        return result, next(filter(None, ranks.exchange(problem[:PROBLEM])()), "")
+
+    def _put_pieces(self, last: str, ranks: Ranks) -> None:
+        """Copy the files that belong to the last one, each rank its own pieces."""
         folder = FOLDER.match(last)
         names = self._names(self.directory / folder[0]) if folder else set()
-        own = [name for name in names - {last} if _piece(name) % ranks.world == ranks.rank]
-        with ThreadPoolExecutor(1) as thread:
-            work = thread.submit(_tried, self._put, own)
-            # A rank that copies for long is heard meanwhile, so that one which hangs is noticed.
-            while not all(ranks.exchange(work.done())()):
-                wait([work], 1.0)
-        _, problem = work.result()
-        return next(filter(None, ranks.exchange(problem[:PROBLEM])()), "")
+        self._put([name for name in names - {last} if _piece(name) % ranks.world == ranks.rank])
 
     def _put(self, names: list[str]) -> None:
         for name in names:
@@ -139,7 +142,7 @@ class Backup:
         for last, names in here.items():
             stats = [(self.directory / name).stat() for name in names]
             now = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
-            same = self.copied.get(last) == now
+            same = last in there and self.copied.get(last) == now
             if last.endswith(f"/{STATE}") and last in there and last not in self.copied:
                 # an earlier process has copied it
                 same = content_at(f"{self.address}/{last}") == (self.directory / last).read_bytes()

@@ -135,6 +135,20 @@ def test_who_is_cancelled_is_gone_after_one_step():
         assert (done, batch.steps) == (other, 30), "nobody interrupts any more"
 
 
+def test_some_take_steps_alone_and_all_find_what_they_find_alone(alone):
+    model, draws = made(), random.Random(4)
+    sentences, found = [asked(draws) for _ in range(60)], {}
+    with running.borrowed(model) as batch:
+        batch.join(sentences)
+        while batch.all:
+            only = draws.sample([*batch.all], draws.randrange(len(batch.all)) + 1)
+            others = {one: str(each.rows()) for one, each in batch.all.items() if one not in only}
+            done = batch.step(draws.randrange(1, 4), only)
+            assert {one: str(batch.all[one].rows()) for one in others} == others
+            found |= {one: shown(hypotheses) for one, hypotheses in done}
+    assert found == {one: alone(model, one) for one in sentences}
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_who_follows_a_sentence_gets_its_tokens_as_they_appear(options):
     model, config, draws, early = made(), DecodingConfig(**options), random.Random(3), 0

@@ -19,9 +19,11 @@ from transduct.inference import engine, running
 from transduct.inference.engine import Cohorts
 from transduct.inference.running import Running
 from transduct.predictors.model_directory import prepare
-from transduct.serving import jobs
+from transduct.serving import batcher as batcher_module
+from transduct.serving import jobs, scheduler
 from transduct.serving.batcher import AT_ONCE, LONGEST_ADVICE, Batcher, Full
 from transduct.serving.jobs import Job
+from transduct.serving.scheduler import MUCH
 
 
 class Work:
@@ -505,9 +507,9 @@ def test_who_comes_is_read_in_runs_of_bounded_size_and_steps_are_taken_in_betwee
             done.append(len(sentences))
             super().join(sentences)
 
-        def step(self, most):
+        def step(self, most, only):
             done.append("step")
-            return super().step(most)
+            return super().step(most, only)
 
     monkeypatch.setattr(running, "STEPS", 1)
     monkeypatch.setattr(engine, "Running", Watched)
@@ -556,8 +558,10 @@ def test_who_comes_waits_for_one_step_for_every_eight_rows(translator):
 
 
 @compiled
-@pytest.mark.parametrize("encoded, joins", [(100, True), (200, False)])
-def test_who_is_much_cheaper_joins_a_batch_that_one_fills(translator, monkeypatch, encoded, joins):
+@pytest.mark.parametrize("encoded, beam, joins", [(90, 4, 1), (200, 4, 0), (200, 8, 1)])
+def test_who_is_much_cheaper_joins_a_batch_that_one_fills(
+    translator, monkeypatch, encoded, beam, joins
+):
     monkeypatch.setattr(running, "STEPS", 1)
     monkeypatch.setattr("transduct.serving.batcher.ENCODED", encoded)
 
@@ -566,17 +570,100 @@ def test_who_is_much_cheaper_joins_a_batch_that_one_fills(translator, monkeypatc
             job = jobs.translation(translator, [text], None, options, str)
             return asyncio.create_task(batcher.ask(job, client))
 
-        dear = asked("a b c d a b c d", "one", beam=8)
+        dear = asked("a b c d a b c d", "one", beam=beam)
         await turn()
         others = [asked("a b c", "two", beam=8), asked("a b", "three", beam=1)]
         await turn()
         [batch] = batcher._every()
-        assert [(one.beam, len(one.source)) for one in batch.all] == [(8, 9), (1, 3)][: 1 + joins]
+        expected = [(beam, 9), (1, 3)][: 1 + joins]
+        assert [(one.beam, len(one.source)) for one in batch.all] == expected
         assert not dear.done()
         while not (dear.done() and others[0].done()):
             await turn()
 
-    by_hand(ask, budget=100)
+    by_hand(ask, budget=90)
+
+
+@compiled
+@pytest.mark.parametrize("options", [{}, {"no_repeat": 9}], ids=["running", "cohorts"])
+@pytest.mark.parametrize("much", [MUCH, 10_000], ids=["ours", "the control: all are alike"])
+def test_a_small_request_joins_a_large_one_at_once_and_takes_steps_alone(
+    translator, monkeypatch, options, much
+):
+    """The large one has half of the time."""
+    monkeypatch.setattr(running, "STEPS", 1)
+    for module in (batcher_module, scheduler):
+        monkeypatch.setattr(module, "MUCH", much)
+    now = [0.0]
+    monkeypatch.setattr(batcher_module, "perf_counter", lambda: now[0])
+
+    async def ask(batcher, turn):
+        def asked(texts):
+            job = jobs.translation(translator, texts, None, {"beam": 1, **options}, str)
+            return asyncio.create_task(batcher.ask(job, "me"))
+
+        stepped = []
+        for kind in (Running, Cohorts):
+
+            def step(batch, most=1, only=None, step=kind.step):
+                stepped.append(len(batch.all if only is None else only))
+                now[0] += stepped[-1]  # as long as it has rows
+                return step(batch, most, only)
+
+            monkeypatch.setattr(kind, "step", step)
+        large = asked(["a b c d"] * 40)
+        await turn()
+        small = asked(["d c b a"])
+        while not small.done():
+            await turn()
+        turns = [*stepped]
+        assert large.done() == (much != MUCH)
+        while not large.done():
+            await turn()
+        return turns
+
+    turns = by_hand(ask)
+    if much == MUCH:
+        assert turns[:2] == [40, 1]
+        assert {*turns} == {40, 1}
+        assert sum(turns[1:]) <= 40, "as long as the step before"
+    else:
+        assert turns[:2] == [40, 40]
+
+
+@compiled
+def test_however_many_small_requests_come_a_large_one_has_half_of_the_time(translator, monkeypatch):
+    monkeypatch.setattr(running, "STEPS", 1)
+    now, spent = [0.0], {"all": 0, "only": 0}
+    monkeypatch.setattr(batcher_module, "perf_counter", lambda: now[0])
+
+    def step(batch, most=1, only=None, step=Running.step):
+        rows = len(batch.all if only is None else only)
+        spent["all" if only is None else "only"] += rows
+        now[0] += rows
+        return step(batch, most, only)
+
+    monkeypatch.setattr(Running, "step", step)
+
+    async def ask(batcher, turn):
+        def asked(texts, client):
+            job = jobs.translation(translator, texts, None, {"beam": 1}, str)
+            return asyncio.create_task(batcher.ask(job, client))
+
+        large, number = asked(["a b c d"] * 40, "large"), 0
+        small = []
+        await turn()
+        while not large.done():
+            small = [each for each in small if not each.done()]
+            while len(small) < 20:
+                number += 1
+                small.append(asked(["d c b a"], f"small {number}"))
+            await turn()
+        for each in small:
+            each.cancel()
+
+    by_hand(ask)
+    assert 0 < spent["only"] <= spent["all"] + 20
 
 
 @compiled

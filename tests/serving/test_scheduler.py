@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from transduct.serving.scheduler import ALIKE, Scheduler
+from transduct.serving.scheduler import ALIKE, MUCH, Scheduler
 
 
 def names(some):
@@ -88,6 +88,16 @@ def test_only_much_cheaper_pieces_whose_turn_is_sooner_interrupt():
     queue.cancel(heavy)
     assert running.pieces == [(heavy, 0)]
     assert some is not None
+
+
+def test_a_much_cheaper_request_interrupts_whatever_a_piece_costs():
+    queue = Scheduler()
+    queue.add("a", "k", [10] * 4 * MUCH)
+    running = queue.take(64, 10_000)
+    queue.add("b", "k", [10] * 5)
+    assert queue.take(9, 90, running) is None, "more than a sixteenth"
+    queue.add("c", "k", [10] * 4)
+    assert names(queue.take(9, 90, running)) == "c0 c1 c2 c3"
 
 
 def test_who_interrupts_again_and_again_must_let_the_others_go_on():

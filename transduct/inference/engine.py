@@ -9,7 +9,7 @@ begin between two steps, and a finished or cancelled sentence leaves its cohort.
 import warnings
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -431,12 +431,19 @@ class Cohorts:
             self.used -= self._counted(sentence)
             self.tokens -= len(sentence.source)
 
-    def step(self, _: int = 1) -> list[tuple[Sentence, list[Hypothesis]]]:
+    def step(
+        self, _: int = 1, only: Collection[Sentence] | None = None
+    ) -> list[tuple[Sentence, list[Hypothesis]]]:
         """Take a step. Returns the sentences that are finished, which have left, with their
-        hypotheses."""
+        hypotheses.
+
+        Args:
+            only: those of its sentences that take it, and the rest of their cohorts; all if not
+                given.
+        """
         self.steps += 1
         done = list[tuple[Sentence, list[Hypothesis]]]()
-        for cohort in dict.fromkeys(cohort for cohort, _ in self.all.values()):
+        for cohort in dict.fromkeys(self.all[one][0] for one in only or self.all):
             with self._threads(self.all):
                 next(cohort.steps, None)
             gone = [place for place in cohort.finished() if cohort.sentences[place] in self.all]

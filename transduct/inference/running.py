@@ -9,7 +9,7 @@ hypotheses.
 
 import ctypes
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -83,6 +83,7 @@ class Running:
         self.rows, self.tokens, self.steps = 0, 0, 0
         self._sources, self._drawn = (cpu.POINTER * 0)(), list[tuple[_Active, int]]()
         self._changed = False  # whether the two above are
+        self._only: Collection[Sentence] | None = None  # those that the two above are of
 
     @property
     def used(self) -> int:
@@ -128,21 +129,28 @@ class Running:
             self.rows -= sentence.beam
             self.tokens -= len(sentence.source)
 
-    def step(self, most: int = STEPS) -> list[tuple[Sentence, list[Hypothesis]]]:
+    def step(
+        self, most: int = STEPS, only: Collection[Sentence] | None = None
+    ) -> list[tuple[Sentence, list[Hypothesis]]]:
         """Take steps until something has to be decided, `most` at most. Returns the sentences that
-        are finished, which have left, with their hypotheses."""
+        are finished, which have left, with their hypotheses.
+
+        Args:
+            only: those of its sentences that take them; all if not given.
+        """
         if not self.all:
             return []
-        if self._changed:
-            self._gather()
-        follows = any(one.follow is not None for one in self.all)
-        with self._threads(self.rows):
+        if self._changed or only != self._only:
+            self._gather(only)
+        stepping = self.all if only is None else {one: self.all[one] for one in only}
+        follows = any(one.follow is not None for one in stepping)
+        with self._threads(sum(one.beam for one in stepping) if only else self.rows):
             self.steps += self.cells.advance(self._sources, 1 if follows else min(most, STEPS))
         self.cells.news[0] = 0  # not before: whoever interrupts meanwhile is not to wait longer
         if self._drawn:
             self._draw(self._drawn)
         done = []
-        for one, active in self.all.items():
+        for one, active in stepping.items():
             if follows and one.follow is not None:
                 _tell(active)
             if active.sources[0].done and all(source.done for source in active.sources):
@@ -155,10 +163,11 @@ class Running:
         """As many threads as work on so many rows is worth."""
         return CORES.products_alone() if rows * self.size >= WORTH else CORES.alone()
 
-    def _gather(self) -> None:
+    def _gather(self, only: Collection[Sentence] | None) -> None:
         """List the sources that take steps, and the samples among them."""
         sources, self._drawn, self._changed = [], list[tuple[_Active, int]](), False
-        for active in self.all.values():
+        self._only = only
+        for active in [*self.all.values()] if only is None else [self.all[one] for one in only]:
             for number, source in enumerate(active.sources):
                 if active.draws and not source.done:
                     source.drawn = self.cells.drawn[len(self._drawn)].data_ptr()

@@ -23,9 +23,9 @@ from transduct.inference.engine import Cohorts, running_batch
 from transduct.inference.running import STEPS, Running
 from transduct.inference.settings import Sentence
 from transduct.predictors.isolation import isolate_failures
-from transduct.serving.jobs import Job, ignore
+from transduct.serving.jobs import BESIDE, Job, ignore
 from transduct.serving.requests import Problem
-from transduct.serving.scheduler import Scheduler, Slice, Ticket
+from transduct.serving.scheduler import MUCH, Scheduler, Slice, Ticket
 
 AT_ONCE = 64  # the most pieces in a slice
 LONGEST_ADVICE = 60  # the largest Retry-After, in seconds
@@ -105,13 +105,17 @@ class Batcher:
         self._requests: dict[Ticket, _Request] = {}
         self._changed = threading.Condition()  # guards the two above
         self._news, self._stopped = False, False  # news: requests that came or went, not yet seen
-        self._waking, self._inputs = False, 0  # of all requests; both only the loop changes
+        # Whether it will be woken, and for a small request, and all inputs; only the loop changes
+        # these.
+        self._waking, self._urgent, self._inputs = False, False, 0
         # Of each model, by kind. Models are not kept alive, so that unloading one frees its memory.
         self._batches: WeakKeyDictionary[Any, dict[type[Batch], Batch]] = WeakKeyDictionary()
         # The pieces in running batches by their sentences, and those that wait until they fit.
         self._running: dict[Sentence, tuple[Ticket, int]] = {}
         self._ready: deque[tuple[Ticket, int]] = deque()
         self._steps, self._seconds = 0, 0.0  # until others join, and since an answer
+        # Of requests that cost this much or less, the sentences take steps alone for some seconds.
+        self._small, self._lead = 0, 0.0
         self._pace = 1e-3  # moving average of seconds per token
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: list[tuple[Callable[..., Any], Sequence[Any]]] = []  # due in the loop
@@ -171,6 +175,7 @@ class Batcher:
             ticket = self._queue.add(client, job.kind, job.costs)
             self._requests[ticket] = request
         self._inputs += job.inputs
+        self._urgent |= ticket.total <= self._small
         if not self._waking:  # once for all requests that the loop reads together
             self._waking = True
             self._loop.call_soon(self._wake)
@@ -186,8 +191,10 @@ class Batcher:
         self._waking = False
         with self._changed:
             self._news = True
-            if self._steps <= 0:  # else nobody joins before the steps under way are taken
+            # else nobody joins before the steps under way are taken
+            if self._steps <= 0 or self._urgent:
                 self._signal()
+            self._urgent = False
             self._changed.notify()
 
     async def run(self) -> None:
@@ -215,14 +222,17 @@ class Batcher:
 
     def _next(self, within: Slice | None = None) -> Slice | None:
         """The next slice; the lock is held. None while those in running batches go first."""
-        if self._ready or (self._running and self._steps > 0):
+        # No request costs less than what an input does beside its tokens.
+        if self._ready or (self._running and self._steps > 0 and self._small < BESIDE):
             return None
         left = self._budget - sum(ticket.costs[piece] for ticket, piece in self._running.values())
         if self._running:
             left = min(left, ENCODED)
-        if left <= 0:  # who is much cheaper does not wait for the end of what is dear
+        if self._running and (self._steps > 0 or left <= 0):
+            # Who is much cheaper waits neither for these steps nor for the end of what is dear.
             within, left = within or Slice([*self._running.values()]), ENCODED
-            if within.dearest <= ENCODED:
+            dear = self._steps <= 0 and within.dearest > ENCODED
+            if not dear and all(each.total > self._small for each in self._queue.tickets):
                 return None
         return self._queue.take(AT_ONCE, left, within)
 
@@ -275,21 +285,39 @@ class Batcher:
                 used[batch] = pages + one.pages, rows + one.beam
                 joining.setdefault(batch, []).append(one)
                 self._running[one] = self._ready.popleft()
+        largest = max((ticket.total for ticket, _ in self._running.values()), default=0)
+        self._small = largest // MUCH
         for batch, sentences in joining.items():
-            self._steps = (batch.rows + len(sentences)) // ROWS_A_STEP
+            if self._steps <= 0:  # who joins meanwhile does not prolong them
+                self._steps = (batch.rows + len(sentences)) // ROWS_A_STEP
             self._guarded(batch, batch.join, sentences)
 
     def _step(self) -> None:
-        """Let all running batches take steps, and answer those that are finished."""
-        most, taken = self._steps if self._steps > 0 else STEPS, 1
-        for batch in [each for each in self._every() if each.all]:
-            together, began, before = len(batch.all), perf_counter(), batch.steps
-            done = self._guarded(batch, partial(batch.step, most))
+        """Let the running batches take steps, and answer those that are finished.
+
+        After a step of all, the sentences of small requests take steps alone, for as long as it
+        took. So they wait for one such step, and the large ones have half of the time at least.
+        """
+        most, taken, began = self._steps if self._steps > 0 else STEPS, 1, perf_counter()
+        alone = self._lead > 0.0 and self._small >= BESIDE
+        small = [one for one, (t, _) in self._running.items() if alone and t.total <= self._small]
+        for batch in self._every():
+            only = [one for one in small if one in batch.all] if small else None
+            together = len(batch.all if only is None else only)
+            if not together:
+                continue
+            start, before = perf_counter(), batch.steps
+            done = self._guarded(batch, partial(batch.step, most, only))
             taken = max(taken, batch.steps - before)
-            self._watch(together, perf_counter() - began)
+            self._watch(together, perf_counter() - start)
             if done:
                 self._finish(done)
-        self._steps -= taken
+        seconds = perf_counter() - began
+        if small:
+            self._lead -= seconds
+        else:
+            self._steps -= taken
+            self._lead = min(self._lead + seconds, seconds)
 
     def _finish(self, done: Sequence[tuple[Sentence, list[Hypothesis]]]) -> None:
         """Answer sentences of running batches. One whose output is another sentence goes on as

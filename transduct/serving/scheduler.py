@@ -7,8 +7,10 @@ clock or thread. Costs are in tokens.
 import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 ALIKE = 3  # pieces share a slice if none costs more than this many times another
+MUCH = 16  # a request goes before one that costs at least so many times as much
 
 
 @dataclass(eq=False)
@@ -19,6 +21,7 @@ class Ticket:
         client: whose it is.
         kind: only pieces of the same kind may share a slice.
         costs: of its pieces.
+        total: what they cost together.
         number: of its arrival.
         spent: its virtual time: the clock of its client at its arrival, and what it took since.
         begun, ended: how many of its pieces have been taken, and are done.
@@ -27,6 +30,7 @@ class Ticket:
     client: str
     kind: Hashable
     costs: Sequence[int]
+    total: int
     number: int
     spent: float
     begun: int = 0
@@ -68,10 +72,15 @@ class Slice:
         """What it costs."""
         return sum(ticket.costs[piece] for ticket, piece in self.pieces)
 
-    @property
+    @cached_property
     def dearest(self) -> int:
         """The cost of the dearest piece, on which it depends how long the slice takes."""
         return max(ticket.costs[piece] for ticket, piece in self.pieces)
+
+    @cached_property
+    def largest(self) -> Ticket:
+        """The request that costs most."""
+        return max((ticket for ticket, _ in self.pieces), key=lambda ticket: ticket.total)
 
 
 class Scheduler:
@@ -93,7 +102,7 @@ class Scheduler:
         # Who comes anew starts at the common clock: what one did not use before is not saved up.
         own = self._clients.setdefault(client, _Client(self._clock))
         self._count += 1
-        own.tickets.append(Ticket(client, kind, costs, self._count, own.clock))
+        own.tickets.append(Ticket(client, kind, costs, sum(costs), self._count, own.clock))
         return own.tickets[-1]
 
     def take(self, most: int, budget: int, within: Slice | None = None) -> Slice | None:
@@ -102,7 +111,7 @@ class Scheduler:
 
         Args:
             within: a slice that is being worked on. Only pieces that may interrupt it are taken:
-                much cheaper ones, whose turn is sooner.
+                much cheaper ones, or of much cheaper requests, whose turn is sooner.
         """
         waiting = [
             ticket
@@ -152,9 +161,9 @@ class Scheduler:
                 del self._clients[ticket.client]
 
     def _interrupts(self, ticket: Ticket, running: Slice) -> bool:
-        first = running.pieces[0][0]
+        first = running.largest
         # Only what is much shorter may interrupt: it hardly delays the slice that it interrupts.
-        if ALIKE * ticket.cost > running.dearest:
+        if ALIKE * ticket.cost > running.dearest and MUCH * ticket.total > first.total:
             return False
         if ticket.client == first.client:
             return ticket.spent + ticket.cost < first.spent

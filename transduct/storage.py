@@ -54,16 +54,19 @@ def checkpointed_steps(run: Path) -> list[int]:
     return [int(name[5:]) for name in folders if name[5:].isdecimal()]
 
 
-def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
+def write_directory(
+    directory: Path, files: Mapping[str, bytes], replace: bool = False, parents: bool = True
+) -> None:
     """Write `files` as a folder that appears whole or not at all. Names may contain subfolders.
 
     Args:
         replace: whether to replace an existing folder.
+        parents: whether to make the folder that it is in.
 
     Raises:
         TransductError: if the folder exists, the disk is full or the path cannot be written.
     """
-    with new_directory(directory, replace) as folder:
+    with new_directory(directory, replace, parents) as folder:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)

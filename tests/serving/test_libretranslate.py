@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+import time
 import zipfile
 from pathlib import Path
 from urllib.error import HTTPError
@@ -149,6 +150,8 @@ def test_what_cannot_be_translated_is_said(server, path, body, status, said):
 def server_here(trained_run):
     """A client of a server in this process, without keys."""
     with serving(service_of(transduct.load(trained_run))) as client:
+        while client("GET", "/health")[0] != 200:  # what warms it takes places in the queue
+            time.sleep(0.01)
         yield client
 
 

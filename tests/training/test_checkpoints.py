@@ -37,6 +37,7 @@ def save(checkpoints, step, model, optimiser, ema=None, keep=None):
 def held(tmp_path):
     """Checkpoints of the steps 3 and 12, moving averages included."""
     checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.directory.mkdir()
     for step in (12, 3):
         model, optimiser = trained(step)
         save(checkpoints, step, model, optimiser, MovingAverage(model, 0.9))
@@ -112,9 +113,9 @@ def test_what_is_written_is_what_there_was_when_it_was_asked_for(held, monkeypat
     expected = (held.path(20) / "model.safetensors").read_bytes()
     busy, write = threading.Event(), module.write_directory
 
-    def slow(*arguments, replace):
+    def slow(*arguments, **options):
         busy.wait(60)
-        write(*arguments, replace=replace)
+        write(*arguments, **options)
 
     monkeypatch.setattr(module, "write_directory", slow)
     held.save(21, model, optimiser_tensors(model, optimiser), {"step": 21}, None)
@@ -157,6 +158,18 @@ def test_a_failure_to_write_is_reported_once_by_whatever_is_called_first(held, m
             getattr(held, first)(*arguments)
     held.check()
     assert held.steps() == [3, 12]
+
+
+def test_where_the_disk_went_away_no_checkpoint_is_written_in_its_place(held):
+    """Once the folder is there again, the next one is written: the control."""
+    (model, optimiser), folder = trained(1), held.directory
+    folder.rename(folder.with_name("away"))
+    with pytest.raises(TransductError, match="step_20: cannot be written .*; see that its disk"):
+        save(held, 20, model, optimiser)
+    assert not folder.exists()
+    folder.with_name("away").rename(folder)
+    save(held, 21, model, optimiser)
+    assert held.steps() == [3, 12, 21]
 
 
 def test_check_does_not_wait(held, monkeypatch):

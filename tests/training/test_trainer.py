@@ -23,7 +23,7 @@ from transduct.storage import read_tensors, weights_of
 from transduct.training import checkpoints, trainer
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.distributed import Ranks
-from transduct.training.log import ignore
+from transduct.training.log import RunLog, ignore
 from transduct.training.optim import rate
 from transduct.training.trainer import Meter
 
@@ -1030,6 +1030,14 @@ def test_a_full_disk_ends_training_at_the_next_step(tmp_path, monkeypatch):
     with pytest.raises(TransductError, match="the disk is full"):
         train(tmp_path, validate=None)
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_whose_disk_went_away_is_named(tmp_path):
+    with pytest.raises(
+        TransductError, match=r"log\.jsonl: cannot be written .*; see that its disk"
+    ):
+        RunLog(tmp_path / "gone", ignore).write({"step": 1})
+    assert not any(tmp_path.iterdir())
 
 
 def test_fewer_steps_than_are_trained_already_are_refused(tmp_path):

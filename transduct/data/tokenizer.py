@@ -359,10 +359,8 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The token of each id in readable form: "▁house"."""
-        return [
-            (self._library.id_to_token(token) or SPECIALS[0]).removeprefix(self._mark)
-            for token in ids
-        ]
+        mark, name = self._mark, self._library.id_to_token
+        return [(name(token) or SPECIALS[0]).removeprefix(mark) for token in ids]
 
     def resegment(self, ids: Sequence[int], dropout: float, random: Random) -> list[int]:
         """Segment the words of an encoded text anew with BPE dropout (Provilkov et al. 2020).

@@ -9,7 +9,7 @@ possible, else before a word, else anywhere.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
@@ -303,28 +303,40 @@ def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]
     if ids[: len(first)] != first:  # it was written otherwise, or goes on without a blank
         first = []
     parts, start, free = [], len(first), longest - len(first)
+    shown = tokenizer.pieces(ids)
     while len(ids) - start > free:
-        stop = start + _cut(tokenizer, ids[start : start + free + 1], free)
+        stop = start + free
+        stop = _cut(shown, start, stop) or _cut_word(tokenizer, ids, start, stop)
         parts.append(first + ids[start:stop])
         start = stop
     return [*parts, first + ids[start:]]
 
 
-def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
-    """The number of tokens in the first piece of a text, of which there are `longest` + 1."""
-    window = tokenizer.pieces(ids)
-    words = [i for i in range(1, len(window)) if window[i].startswith(WORD_STARTS)]
-    sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
-    sentences += [
-        i for i in range(1, len(window)) if _borders().fullmatch(window[i - 1][-1:]) is not None
-    ]
-    if sentences or words:
-        return max(sentences or words)
-    cut = longest
-    if tokenizer.kind == "byte":  # keep the bytes of a character together
-        while cut > 1 and tokenizer.continues(ids[cut]):
-            cut -= 1
-    return cut
+def _cut(shown: Sequence[str], start: int, stop: int) -> int:
+    """Where the piece from `start` to `stop` at most ends: after a sentence, else after a word; 0
+    if it is one word. Tokens are in readable form."""
+    word = 0
+    for place in range(stop, start, -1):
+        begins = shown[place].startswith(WORD_STARTS)
+        if _ends(shown[place - 1][-1:]) or (begins and shown[place - 1].endswith(SENTENCE_ENDS)):
+            return place
+        if begins and not word:
+            word = place
+    return word
+
+
+def _cut_word(tokenizer: Tokenizer, ids: Sequence[int], start: int, stop: int) -> int:
+    """Where a piece ends that is one word: the bytes of a character stay together."""
+    if tokenizer.kind == "byte":
+        while stop > start + 1 and tokenizer.continues(ids[stop]):
+            stop -= 1
+    return stop
+
+
+@lru_cache(maxsize=4096)
+def _ends(character: str) -> bool:
+    """Whether a sentence ends with this character, whatever follows."""
+    return _borders().fullmatch(character) is not None
 
 
 def spans_of(pieces: Sequence[str], text: str) -> list[tuple[int, int] | None]:

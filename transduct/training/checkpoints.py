@@ -150,7 +150,9 @@ class Checkpoints:
     ) -> None:
         # Of the bytes in memory, so that a disk that returns others is noticed.
         digests = {name: _digest(content) for name, content in files.items()}
-        write_directory(self.path(step), {**files, STATE: _packed(state, digests)}, replace=True)
+        content = {**files, STATE: _packed(state, digests)}
+        # without its parents: where a disk went away, nothing is written in its place
+        write_directory(self.path(step), content, replace=True, parents=False)
         # Only now: until the new one is whole, the old ones are all there is.
         if keep is not None:
             self.prune({step, *keep})

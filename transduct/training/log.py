@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from transduct.errors import disk_error
 from transduct.storage import strict_json, write_file
 
 LOG = "log.jsonl"
@@ -31,9 +32,16 @@ class RunLog:
         )
 
     def write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
-        """Append an event to the log as one line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(strict_json(event) + "\n")
+        """Append an event to the log as one line.
+
+        Raises:
+            TransductError: the disk is full, or went away.
+        """
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(strict_json(event) + "\n")
+        except OSError as error:
+            raise disk_error(self.path, error) from error
         with self._or_without_board():
             self.step = event["step"]
             if self.board is None:

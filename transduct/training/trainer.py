@@ -229,6 +229,7 @@ class Trainer:
         # Checkpoints are written by another thread, whose ranks need a group of their own.
         writers = ranks.within(ranks.timeout) if self.sharded else None
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, writers, copy)
+        self.checkpoints.directory.mkdir(parents=True, exist_ok=True)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
         self.threads = (

@@ -164,7 +164,7 @@ def test_where_the_disk_went_away_no_checkpoint_is_written_in_its_place(held):
     """Once the folder is there again, the next one is written: the control."""
     (model, optimiser), folder = trained(1), held.directory
     folder.rename(folder.with_name("away"))
-    with pytest.raises(TransductError, match="step_20: cannot be written .*; see that its disk"):
+    with pytest.raises(TransductError, match=r"step_20: cannot be written .*; see that its disk"):
         save(held, 20, model, optimiser)
     assert not folder.exists()
     folder.with_name("away").rename(folder)

@@ -232,9 +232,8 @@ class Trainer:
         self.checkpoints.directory.mkdir(parents=True, exist_ok=True)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
-        self.threads = (
-            0  # of the process that wrote the restored checkpoint; 0 if they do not matter
-        )
+        # Of the process that wrote the restored checkpoint; 0 if they do not matter.
+        self.threads = 0
         self.stopping, self.scoring = False, False
         self.taken: list[tuple[Taken, int]] = []  # steps still to wait for, and their tokens
         # Steps that the host may be ahead of the device. A CPU is its own host; more than one step

@@ -18,6 +18,7 @@ from transduct.config import dump
 from transduct.data import places
 from transduct.errors import TrainingFailed, TransductError
 from transduct.runs import backup as backups
+from transduct.runs.directory import LOCK
 from transduct.runs.train import train
 from transduct.storage import STATE, write_file
 from transduct.training.distributed import Ranks
@@ -213,6 +214,25 @@ def test_a_copy_that_fails_is_warned_of_and_made_later(tmp_path, monkeypatch, wh
     assert files(run) == files(address)
 
 
+def test_where_the_disk_of_a_backup_went_away_nothing_is_written_in_its_place(tmp_path, whole):
+    address, run, away, said = tmp_path / "there", tmp_path / "run", tmp_path / "away", []
+
+    def report(event):
+        if event["step"] == 3 and address.exists():
+            address.rename(away)
+        said.extend([event["backup"]] if "backup" in event else [])
+
+    message = "its backup is not: .*/there: its files are gone; see that its disk is there"
+    with pytest.raises(TrainingFailed, match=message):
+        train(recipe(address), run, notify=str, report=report)
+    assert weights(run) == weights(whole)
+    assert "there: its files are gone" in said[0]
+    assert not address.exists()
+    away.rename(address)
+    train(recipe(address), run, resume=True, notify=str)
+    assert files(run) == files(address)
+
+
 def test_an_address_that_cannot_be_written_to_is_refused_before_any_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     with refusal("there/.lock: cannot be reached .*; check the address"):
@@ -308,9 +328,10 @@ def test_ranks_copy_their_own_pieces_and_the_state_waits_for_all(tmp_path):
     names = [f"shard-0000{n}-model-00001-of-00001.safetensors" for n in (1, 2)]
     for name in (*names, STATE):
         write_file(run / "checkpoints" / "step_2" / name, b"{}", parents=True)
+    write_file(address / LOCK, b"", parents=True)
     backup = backups.Backup(run, str(address))
     assert backup.copy(TwoRanks()) == "rank 1 cannot"
-    assert [path.name for path in address.rglob("*") if path.is_file()] == names[:1]
+    assert {path.name for path in address.rglob("*") if path.is_file()} == {LOCK, names[0]}
     for lost in (STATE, names[1]):  # what somebody removes there is copied again
         assert backup.copy(Ranks()) == ""
         assert files(address) == files(run)

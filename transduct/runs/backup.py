@@ -139,6 +139,9 @@ class Backup:
         """The last file of each of those that belong together and have changed. Who goes on with
         the next has copied them."""
         there, here = names_below(self.address), self._here()
+        # Where the disk of a folder went away, nothing is written in its place.
+        gone = "its files are gone; see that its disk is there, or begin it anew with --resume"
+        require(LOCK in there, gone, file=self.address)
         for last, names in here.items():
             stats = [(self.directory / name).stat() for name in names]
             now = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
